@@ -1,0 +1,1 @@
+"""Small training programs that use midrun."""

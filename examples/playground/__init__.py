@@ -1,0 +1,1 @@
+"""A slow training run to try midrun on by hand."""

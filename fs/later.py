@@ -1,0 +1,55 @@
+"""Later: a value that is not there yet, for files that are made on demand and values that a device still computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from midrun.fs.faults import Fault
+
+
+class Later:
+    """A value that is not there yet.
+
+    It is resolved or failed by one thread and awaited by another without a lock, so that a thread that must never
+    wait, or that a signal handler may interrupt, can resolve it.
+    """
+
+    def __init__(self) -> None:
+        self._outcome: tuple[object, Fault | None] | None = None
+        self._told: Callable[[], object] | None = None
+
+    def resolve(self, value: object) -> None:
+        """Give the value."""
+        self._settle((value, None))
+
+    def fail(self, fault: Fault) -> None:
+        """Give the fault that the value's readers get."""
+        self._settle((None, fault))
+
+    def tell(self, told: Callable[[], object]) -> None:
+        """Call `told` once the outcome is there, in the thread that gives it; at once if it is there. It may be called twice."""
+        self._told = told
+        if self._outcome is not None:
+            told()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome is there."""
+        return self._outcome is not None
+
+    def result(self) -> object:
+        """Return the value, or raise the fault, of a settled one."""
+        if self._outcome is None:
+            message = "this value is not there yet"
+            raise RuntimeError(message)
+        value, fault = self._outcome
+        if fault is not None:
+            raise fault
+        return value
+
+    def _settle(self, outcome: tuple[object, Fault | None]) -> None:
+        # Two attribute stores and two loads, each atomic: whichever of _settle and tell comes second sees the other.
+        if self._outcome is None:
+            self._outcome = outcome
+        if self._told is not None:
+            self._told()

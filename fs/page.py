@@ -1,0 +1,65 @@
+"""The shared page: a few bytes of memory that the trainer and its faces both see.
+
+It carries what must not wait for a message: whether a face waits, which a training loop that hardly ever lets go of the
+GIL reads at its safe points, and the generation, which voids what faces have kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import weakref
+
+SLOTS = 2
+"""Faces that can share a page: the marks of both are read as one 16-bit number."""
+
+_SIZE = mmap.PAGESIZE
+_GENERATION = slice(0, 8)
+_ASKED = 64
+"""Offset of the byte in which a face marks its last question, for each slot; a cache line away from the generation."""
+_TAKEN = _ASKED + SLOTS
+"""Offset of the byte in which the tree thread marks the last question it took, for each slot."""
+
+
+class Page:
+    """The page, made by the trainer (`Page()`) and opened by a face from the descriptor that it was handed."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        if fd is None:
+            fd = os.memfd_create("midrun-page", os.MFD_CLOEXEC)
+            os.ftruncate(fd, _SIZE)
+        self.fd = fd
+        # The last thread to hold the page closes it: closed sooner, the number could be another file's by then.
+        weakref.finalize(self, os.close, fd)
+        self._memory = mmap.mmap(fd, _SIZE)
+        self._generation = memoryview(self._memory)[_GENERATION].cast("Q")
+        self._bumps = itertools.count(1)
+        self.asks = memoryview(self._memory)[_ASKED : _TAKEN + SLOTS].cast("H")
+        """Two numbers: while `asks[0] != asks[1]`, a face waits for the tree thread to take its question.
+
+        Each byte has one writer, so nothing is lost between them. The training thread compares the numbers at each
+        safe point, and gives the GIL away for as long as they differ.
+        """
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever what faces have kept is void."""
+        return self._generation[0]
+
+    def bump(self) -> None:
+        """Void what faces have kept. Only the trainer calls it, from any of its threads."""
+        # Each number is written once. Two threads may write theirs in either order: what was kept between is void.
+        self._generation[0] = next(self._bumps)
+
+    def ask(self, slot: int, number: int) -> None:
+        """Mark, as the face of this slot, that the question with this number has been sent."""
+        self._memory[_ASKED + slot] = number & 0xFF
+
+    def take(self, slot: int, number: int) -> None:
+        """Mark, as the tree thread, that it has taken that question."""
+        self._memory[_TAKEN + slot] = number & 0xFF
+
+    def let_wait(self) -> None:
+        """Mark, as the tree thread, that the training thread need not make way: who still waits is gone, or does not read."""
+        self.asks[1] = self.asks[0]

@@ -1,0 +1,231 @@
+"""The tree: how a directory of live files is declared.
+
+A directory is a class, and a file of it is a method that returns the file's value:
+
+    class State(Dir):
+        @file("global-step")
+        def global_step(self) -> int:
+            \"\"\"Optimizer steps completed.\"\"\"
+            return self._run.step
+
+In Python `state.global_step` is the value; on every face `global-step` is a file. The docstring is the file's
+description and the annotation its type. As in Linux's sysfs, `show` gives a value, never text (`render` makes the
+text), and what a file stores is declared beside what it shows: see `control`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, get_type_hints, overload
+
+from midrun.fs import names
+from midrun.fs.control import Form
+from midrun.fs.faults import ReadOnly
+from midrun.fs.schema import schema_of
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from pydantic import BaseModel
+
+D = TypeVar("D", bound="Dir")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One file of one directory, bound to its owner: what a face opens."""
+
+    show: Callable[[], object]
+    """Return the file's value, or a `Later` that will have it."""
+    doc: str = ""
+    schema: Callable[[], dict[str, Any]] = dict
+    """Return the JSON Schema of the value."""
+    live: bool = False
+    """Made on demand: a read waits for it, and nothing makes it for a listing."""
+    slow: bool = False
+    """Shown on the disk thread, because it may wait for a disk or a device."""
+    cached: bool = True
+    """A face may keep the value for a moment."""
+    form: Form | None = None
+    """What a write must hold; None for a file that takes none."""
+    store: Callable[[Any], object] | None = None
+
+    def write(self, data: bytes, *, check: bool = False) -> object:
+        """Validate `data` and, unless only to `check` it, store it; return what storing it returned.
+
+        Raises `ReadOnly` for a file that takes nothing, `Invalid` for data that is not what it takes.
+        """
+        if self.store is None or self.form is None:
+            message = "this file is read-only; what can be written is under control/"
+            raise ReadOnly(message)
+        arguments = self.form.parse(data)
+        return None if check else self.store(arguments)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link to a file or directory of the disk, where large files stay."""
+
+    target: Callable[[], str]
+    """Return the target's absolute path."""
+    doc: str = ""
+
+
+class File(Generic[D, T]):
+    """A method that is also a file; in Python the attribute reads as its value."""
+
+    def __init__(self, name: str, show: Callable[[D], T], *, live: bool, slow: bool, cached: bool) -> None:
+        self.name = name
+        self.doc = inspect.getdoc(show) or ""
+        self._show = show
+        self._live, self._slow, self._cached = live, slow, cached
+
+    @overload
+    def __get__(self, owner: None, kind: type[D]) -> Self: ...
+    @overload
+    def __get__(self, owner: D, kind: type[D]) -> T: ...
+    def __get__(self, owner: D | None, kind: type[D]) -> Self | T:
+        return self if owner is None else self._show(owner)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the file's value, from the annotation."""
+        return schema_of(get_type_hints(self._show).get("return", Any))
+
+    def bind(self, owner: D) -> Leaf:
+        """Return this file of `owner`."""
+        return Leaf(
+            lambda: self._show(owner),
+            doc=self.doc,
+            schema=self.schema,
+            live=self._live,
+            slow=self._slow,
+            cached=self._cached,
+        )
+
+
+def file(
+    name: str, *, live: bool = False, slow: bool = False, cached: bool = True
+) -> Callable[[Callable[[D], T]], File[D, T]]:
+    """Declare the method below as the file `name`.
+
+    Parameters
+    ----------
+    live
+        The value is made on demand and may take seconds. Its size is 0 until it is made.
+    slow
+        The method may wait for a disk or a device: it runs on the disk thread.
+    cached
+        A face may show a value that is 100 ms old.
+    """
+    return lambda show: File(name, show, live=live, slow=slow, cached=cached)
+
+
+class Control(Generic[D, T]):
+    """A method that is also a file to write to: it takes the arguments that the file was given."""
+
+    def __init__(self, name: str, arguments: type[BaseModel], bare: str | None, store: Callable[[D, Any], T]) -> None:
+        self.name = name
+        self.doc = inspect.getdoc(store) or ""
+        self.form = Form(name, self.doc, arguments, bare)
+        self._store = store
+
+    @overload
+    def __get__(self, owner: None, kind: type[D]) -> Self: ...
+    @overload
+    def __get__(self, owner: D, kind: type[D]) -> Callable[[Any], T]: ...
+    def __get__(self, owner: D | None, kind: type[D]) -> Self | Callable[[Any], T]:
+        return self if owner is None else lambda arguments: self._store(owner, arguments)
+
+    def bind(self, owner: D) -> Leaf:
+        """Return this control file of `owner`; what it shows is how to use it."""
+        return Leaf(
+            self.form.usage,
+            doc=self.doc,
+            cached=False,
+            form=self.form,
+            store=lambda arguments: self._store(owner, arguments),
+        )
+
+
+def control(
+    name: str, arguments: type[BaseModel], *, bare: str | None = None
+) -> Callable[[Callable[[D, Any], T]], Control[D, T]]:
+    """Declare the method below as the control file `name`.
+
+    Parameters
+    ----------
+    arguments
+        The pydantic model of what is written, as a JSON object.
+    bare
+        The one argument that a bare value, written without JSON, is for.
+    """
+    return lambda store: Control(name, arguments, bare, store)
+
+
+class Dir:
+    """A directory: its files in the order they are declared, the directories it holds, then what comes and goes.
+
+    An attribute that is a `Dir` or a `Link` is an entry too, named as the attribute with `-` for `_`. A directory
+    whose entries come and go also overrides `members` and `member`.
+    """
+
+    _files: ClassVar[dict[str, File[Any, Any] | Control[Any, Any]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = {f.name: f for f in vars(cls).values() if isinstance(f, File | Control)}
+        cls._files = {**cls._files, **own}
+
+    @property
+    def doc(self) -> str:
+        """What the directory holds."""
+        return inspect.getdoc(type(self)) or ""
+
+    def members(self) -> Iterable[str]:
+        """Return the plain names of the entries that come and go."""
+        return ()
+
+    def member(self, name: str) -> Node | None:
+        """Return the entry of this plain name that comes and goes, or None."""
+        del name
+        return None
+
+    def declares(self, file_name: str) -> bool:
+        """Whether the entry of this file name is there for good."""
+        return file_name in self._files or self._held(file_name) is not None
+
+    def __iter__(self) -> Iterator[tuple[str, Node]]:
+        """Iterate over file names and nodes."""
+        for file_name, declared in self._files.items():
+            yield file_name, declared.bind(self)
+        for attribute, value in vars(self).items():
+            if isinstance(value, Dir | Link):
+                yield attribute.replace("_", "-"), value
+        for name in self.members():
+            node = self.member(name)
+            if node is not None:
+                yield names.escape(name), node
+
+    def entry(self, file_name: str) -> Node | None:
+        """Return the entry of this file name, or None."""
+        declared = self._files.get(file_name)
+        if declared is not None:
+            return declared.bind(self)
+        held = self._held(file_name)
+        if held is not None:
+            return held
+        name = names.unescape(file_name)
+        if name is not None:
+            return self.member(name)
+        # A name too long for a file is found by its hash.
+        return next((self.member(name) for name in self.members() if names.escape(name) == file_name), None)
+
+    def _held(self, file_name: str) -> Dir | Link | None:
+        value = vars(self).get(file_name.replace("-", "_"))
+        return value if isinstance(value, Dir | Link) and "_" not in file_name else None
+
+
+Node: TypeAlias = Dir | Leaf | Link

@@ -1,0 +1,210 @@
+"""The four verbs: all that a face can ask of a tree.
+
+`list` a directory, `read` a file, `write` a control file, `describe` any node. A path is the file names from the root,
+joined by `/`; the root is `""`. `Verbs` is what faces are written against: `Local` answers from a tree in the same
+process, and the wire (see `wire`) answers from a tree in another. A face can't tell which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypedDict
+
+from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound
+from midrun.fs.later import Later as Later  # a verb of a tree may return one
+from midrun.fs.names import split
+from midrun.fs.render import render
+from midrun.fs.tree import Dir, Leaf, Link, Node
+
+Kind = Literal["dir", "file", "link"]
+
+
+class Entry(TypedDict):
+    """A node as a listing shows it."""
+
+    name: str
+    kind: Kind
+    live: bool
+    cached: bool
+    writable: bool
+    fixed: bool
+    """Declared: the node is there as long as the tree is."""
+    target: str | None
+    """Where a link points."""
+
+
+class Description(Entry):
+    """A node as its documentation shows it."""
+
+    path: str
+    doc: str
+    schema: dict[str, Any]
+    """JSON Schema of what a read shows."""
+    takes: dict[str, Any] | None
+    """JSON Schema of what a write takes."""
+
+
+class Verbs(Protocol):
+    """What a face asks of a tree. Every verb raises `Fault`."""
+
+    async def list(self, path: str) -> list[Entry]:
+        """Return the entries of the directory at `path`."""
+
+    async def read(self, path: str) -> bytes:
+        """Return the rendered file at `path`; of a live file, once it is made."""
+
+    async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+        """Store `data` in the control file at `path`, or only `check` it; return the result, a JSON value."""
+
+    async def describe(self, path: str) -> Description:
+        """Return what is known of the node at `path` without reading it."""
+
+
+class Tree:
+    """The verbs over a root directory, called in the thread that owns the tree.
+
+    Parameters
+    ----------
+    root
+        The directory whose path is `""`.
+    aside
+        Runs a function elsewhere, for files that are `slow` to show; None shows them here.
+    """
+
+    def __init__(self, root: Dir, aside: Callable[[Callable[[], None]], object] | None = None) -> None:
+        self._root = root
+        self._aside = aside
+
+    def walk(self, path: str) -> tuple[Node, bool]:
+        """Return the node at `path`, and whether it is there for good. Raises `NotFound` or `NotADirectory`."""
+        node: Node = self._root
+        fixed = True
+        try:
+            steps = split(path)
+        except ValueError:
+            raise NotFound(_missing(path)) from None
+        for step in steps:
+            if not isinstance(node, Dir):
+                message = f"'{path}': '{step}' is looked for in a file, and only a directory has entries"
+                raise NotADirectory(message)
+            fixed = fixed and node.declares(step)
+            child = node.entry(step)
+            if child is None:
+                raise NotFound(_missing(path))
+            node = child
+        return node, fixed
+
+    def list(self, path: str) -> list[Entry]:
+        """Return the entries of the directory at `path`."""
+        node, fixed = self.walk(path)
+        if not isinstance(node, Dir):
+            message = f"'{path}' is a file: read it"
+            raise NotADirectory(message)
+        children = _guarded(path, lambda: list(node))
+        return [_entry(name, child, fixed=fixed and node.declares(name)) for name, child in children]
+
+    def read(self, path: str) -> bytes | Later:
+        """Return the rendered file at `path`, or a `Later` whose value `finish` renders."""
+        leaf = self._leaf(path)
+        if leaf.slow and self._aside is not None:
+            return self._shown_aside(path, leaf)
+        value = _guarded(path, leaf.show)
+        return value if isinstance(value, Later) else self.finish(path, value)
+
+    def finish(self, path: str, value: object) -> bytes:
+        """Return the bytes of a value that the file at `path` showed."""
+        return _guarded(path, lambda: render(path.rpartition("/")[2], value))
+
+    def write(self, path: str, data: bytes, *, check: bool = False) -> object:
+        """Store `data` in the control file at `path`, or only `check` it; return the result, or a `Later` for it."""
+        leaf = self._leaf(path)
+        return _guarded(path, lambda: leaf.write(data, check=check))
+
+    def describe(self, path: str) -> Description:
+        """Return what is known of the node at `path` without reading it."""
+        node, fixed = self.walk(path)
+        entry = _entry(path.rpartition("/")[2], node, fixed=fixed)
+        schema = node.schema() if isinstance(node, Leaf) else {}
+        takes = node.form.schema() if isinstance(node, Leaf) and node.form is not None else None
+        return {**entry, "path": path, "doc": node.doc, "schema": schema, "takes": takes}
+
+    def _leaf(self, path: str) -> Leaf:
+        node, _ = self.walk(path)
+        if isinstance(node, Leaf):
+            return node
+        what = "a link to a file of the disk: open its target" if isinstance(node, Link) else "a directory: list it"
+        message = f"'{path}' is {what}"
+        raise IsADirectory(message)
+
+    def _shown_aside(self, path: str, leaf: Leaf) -> Later:
+        later = Later()
+
+        def show() -> None:
+            try:
+                later.resolve(_guarded(path, leaf.show))
+            except Fault as fault:
+                later.fail(fault)
+
+        if self._aside is not None:
+            self._aside(show)
+        return later
+
+
+class Local:
+    """The verbs over a tree in the same process, for faces and tests that need no wire."""
+
+    def __init__(self, root: Dir) -> None:
+        self._tree = Tree(root)
+
+    async def list(self, path: str) -> list[Entry]:
+        """Return the entries of the directory at `path`."""
+        return self._tree.list(path)
+
+    async def read(self, path: str) -> bytes:
+        """Return the rendered file at `path`."""
+        value = self._tree.read(path)
+        return value if isinstance(value, bytes) else self._tree.finish(path, await _settled(value))
+
+    async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+        """Store `data` in the control file at `path`."""
+        value = self._tree.write(path, data, check=check)
+        return await _settled(value) if isinstance(value, Later) else value
+
+    async def describe(self, path: str) -> Description:
+        """Return what is known of the node at `path`."""
+        return self._tree.describe(path)
+
+
+async def _settled(later: Later) -> object:
+    import trio  # noqa: PLC0415 - a trainer loads this module and needs no event loop
+
+    done = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+    later.tell(lambda: token.run_sync_soon(done.set))
+    await done.wait()
+    return later.result()
+
+
+def _guarded(path: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - returns what `work` returns
+    """Return what `work` returns; a mistake in a node is that node's fault, and never ends the thread that answers."""
+    try:
+        return work()
+    except Fault:
+        raise
+    except Exception as error:
+        message = f"'{path}' could not be shown: {type(error).__name__}: {error}"
+        raise Fault(message) from error
+
+
+def _entry(name: str, node: Node, *, fixed: bool) -> Entry:
+    plain = Entry(name=name, kind="dir", live=False, cached=True, writable=False, fixed=fixed, target=None)
+    match node:
+        case Dir():
+            return plain
+        case Link():
+            return {**plain, "kind": "link", "target": node.target()}
+    return {**plain, "kind": "file", "live": node.live, "cached": node.cached, "writable": node.store is not None}
+
+
+def _missing(path: str) -> str:
+    return f"'{path}': no such file or directory"

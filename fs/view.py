@@ -1,0 +1,266 @@
+"""The view: what a face shows of a tree, and for how long.
+
+A face asks for each file at most ten times a second, whatever the number of its readers, and goes on showing the last
+value, marked as old, while the trainer is too busy to answer. What must never be old, the nodes that steer, is never kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from midrun.fs.faults import Fault, Gone, TimedOut
+from midrun.fs.verbs import Description, Entry, Verbs
+
+KEPT = 0.1
+"""Seconds for which an answer is current."""
+PROMPT = 0.2
+"""Seconds after which the last value is shown instead of waiting on."""
+PATIENCE = 5.0
+"""Seconds to wait where there is no last value to show."""
+LIVE_PATIENCE = 30.0
+"""Seconds to wait for a file that is made on demand."""
+MEMORY = 32 << 20
+"""Bytes of files and listings that a view keeps."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A rendered file as a face shows it."""
+
+    data: bytes
+    changed_ns: int
+    """When its value last changed, in nanoseconds of the wall clock."""
+    age: float = 0.0
+    """Seconds by which it is old because the trainer did not answer; 0.0 when it is current."""
+
+
+class View:
+    """What a face shows of a tree. It works inside `async with`, in one trio loop.
+
+    Parameters
+    ----------
+    verbs
+        The tree.
+    generation
+        Returns a number that changes when all that is kept is void.
+    """
+
+    def __init__(self, verbs: Verbs, generation: Callable[[], int] = lambda: 0) -> None:
+        self._verbs = verbs
+        self._generation = generation
+        self._fixed: dict[str, Description] = {}
+        self._files: _Shelf[Shot] = _Shelf(lambda shot: len(shot.data))
+        self._lists: _Shelf[list[Entry]] = _Shelf(lambda entries: 200 * len(entries))
+        self._descriptions: _Shelf[Description] = _Shelf(lambda _: 1000)
+        self._slow = False
+        self._scope = trio.open_nursery()
+
+    async def __aenter__(self) -> View:
+        self._nursery = await self._scope.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        self._nursery.cancel_scope.cancel()
+        return await self._scope.__aexit__(kind, error, traceback)
+
+    def at_hand(self, path: str) -> Shot | None:
+        """Return the file at `path` if it is kept and current. Any thread may call it; it never waits."""
+        kept = self._files.get(path)
+        return kept.answer if kept is not None and self._is_current(kept) else None
+
+    async def look(self, path: str) -> Description:
+        """Return what is known of the node at `path` without reading it."""
+        fixed = self._fixed.get(path)
+        if fixed is not None:
+            return fixed
+        description = await self._recall(self._descriptions, path, partial(self._verbs.describe, path))
+        if description["fixed"]:
+            self._fixed[path] = description
+        return description
+
+    async def list(self, path: str) -> list[Entry]:
+        """Return the entries of the directory at `path`."""
+        return await self._recall(self._lists, path, partial(self._verbs.list, path))
+
+    async def read(self, path: str, patience: float = PATIENCE) -> Shot:
+        """Return the file at `path`; raises `TimedOut` when there is no value of it in time.
+
+        Parameters
+        ----------
+        patience
+            Seconds to wait for a first value. Live files have 30 s whatever it is.
+        """
+        kept = self.at_hand(path)
+        if kept is not None:
+            return kept
+        node = await self.look(path)
+        if node["cached"] and not node["live"]:
+            return await self._recall(self._files, path, partial(self._fetch, path), patience)
+        flight = self._files.flights.get(path) if node["live"] else None
+        if flight is None:
+            flight = _Flight(self._generation(), trio.Event())
+            self._launch(self._files, path, flight, partial(self._fetch, path), keep=False)
+        await self._wait(flight, LIVE_PATIENCE if node["live"] else patience, path)
+        return flight.answer()
+
+    async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+        """Store `data` in the control file at `path`, or only `check` it."""
+        with trio.move_on_after(PATIENCE):
+            return await self._verbs.write(path, data, check=check)
+        raise TimedOut(_late(path, PATIENCE))
+
+    async def describe(self, path: str) -> Description:
+        """Return what is known of the node at `path`: another name for `look`."""
+        return await self.look(path)
+
+    def changed(self, path: str, shot: Shot) -> Shot:
+        """Return `shot` with the moment of its value's last change, as far as this view has seen it."""
+        kept = self._files.get(path)
+        same = kept is not None and kept.answer.data == shot.data
+        return replace(shot, changed_ns=kept.answer.changed_ns) if kept is not None and same else shot
+
+    async def _fetch(self, path: str) -> Shot:
+        data = await self._verbs.read(path)
+        return self.changed(path, Shot(data, time.time_ns()))
+
+    def _is_current(self, kept: _Kept[Any]) -> bool:
+        return kept.generation == self._generation() and time.monotonic() - kept.landed < KEPT
+
+    async def _recall(
+        self, shelf: _Shelf[T], path: str, fetch: Callable[[], Awaitable[T]], patience: float = PATIENCE
+    ) -> T:
+        """Return what is kept while it is current, else the tree's answer, else what is kept, marked as old."""
+        kept = shelf.get(path)
+        if kept is not None and self._is_current(kept):
+            return kept.answer
+        flight = shelf.flights.get(path)
+        if flight is None or flight.generation != self._generation():
+            flight = _Flight(self._generation(), trio.Event())
+            self._launch(shelf, path, flight, fetch)
+        if kept is None:
+            await self._wait(flight, patience, path)
+            return flight.answer()
+        # After one answer that came late, old values are shown at once until the trainer answers again: a listing of
+        # 500 files would else take 500 times 200 ms.
+        with trio.move_on_after(0 if self._slow else PROMPT):
+            await flight.landed.wait()
+        if flight.landed.is_set():
+            return flight.answer()
+        self._slow = True
+        return _aged(kept)
+
+    async def _wait(self, flight: _Flight[Any], patience: float, path: str) -> None:
+        with trio.move_on_after(patience):
+            await flight.landed.wait()
+        if not flight.landed.is_set():
+            raise TimedOut(_late(path, patience))
+
+    def _launch(
+        self,
+        shelf: _Shelf[T],
+        path: str,
+        flight: _Flight[T],
+        fetch: Callable[[], Awaitable[T]],
+        *,
+        keep: bool = True,
+    ) -> None:
+        shelf.flights[path] = flight
+        self._nursery.start_soon(self._fly, shelf, path, flight, fetch, keep)
+
+    async def _fly(
+        self, shelf: _Shelf[T], path: str, flight: _Flight[T], fetch: Callable[[], Awaitable[T]], keep: bool
+    ) -> None:
+        """Ask the tree once, for all who wait, and keep the answer; an answer that comes late is kept all the same."""
+        try:
+            answer = await fetch()
+            flight.land(answer)
+            if keep:
+                shelf.put(path, _Kept(answer, flight.generation, time.monotonic()))
+            self._slow = False
+        except Fault as fault:
+            flight.crash(fault)
+            if not isinstance(fault, Gone):
+                shelf.drop(path)
+        finally:
+            if shelf.flights.get(path) is flight:
+                del shelf.flights[path]
+            flight.landed.set()
+
+
+class _Flight(Generic[T]):
+    """A question on its way, and all who wait for its answer."""
+
+    def __init__(self, generation: int, landed: trio.Event) -> None:
+        self.generation = generation
+        self.landed = landed
+        self._answer: T | None = None
+        self._fault: Fault | None = Gone("the run has ended")
+
+    def land(self, answer: T) -> None:
+        self._answer, self._fault = answer, None
+        self.landed.set()
+
+    def crash(self, fault: Fault) -> None:
+        self._fault = fault
+        self.landed.set()
+
+    def answer(self) -> T:
+        if self._fault is not None:
+            raise self._fault
+        return self._answer  # type: ignore[return-value]  # without a fault, `land` has set it
+
+
+@dataclass(frozen=True)
+class _Kept(Generic[T]):
+    """An answer, the generation in which it was asked for, and when it came."""
+
+    answer: T
+    generation: int
+    landed: float
+
+
+class _Shelf(Generic[T]):
+    """The answers of one verb that a view keeps, the oldest dropped first, and the questions under way."""
+
+    def __init__(self, weigh: Callable[[T], int]) -> None:
+        self.flights: dict[str, _Flight[T]] = {}
+        self._weigh = weigh
+        self._weight = 0
+        self._kept: OrderedDict[str, _Kept[T]] = OrderedDict()
+
+    def get(self, path: str) -> _Kept[T] | None:
+        return self._kept.get(path)
+
+    def put(self, path: str, kept: _Kept[T]) -> None:
+        self.drop(path)
+        self._kept[path] = kept
+        self._weight += self._weigh(kept.answer)
+        while self._weight > MEMORY and len(self._kept) > 1:
+            self.drop(next(iter(self._kept)))
+
+    def drop(self, path: str) -> None:
+        kept = self._kept.pop(path, None)
+        if kept is not None:
+            self._weight -= self._weigh(kept.answer)
+
+
+def _aged(kept: _Kept[T]) -> T:
+    if isinstance(kept.answer, Shot):
+        return replace(kept.answer, age=time.monotonic() - kept.landed)  # type: ignore[return-value]  # T is Shot here
+    return kept.answer
+
+
+def _late(path: str, patience: float) -> str:
+    return f"'{path}': the run did not answer within {patience:g} s; it is busy or stopped, try again"

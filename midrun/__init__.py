@@ -1,0 +1,27 @@
+"""See and steer a live PyTorch Lightning run as a tree of files.
+
+Importing this package loads neither torch nor Lightning: the processes that show a run never need them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from midrun.config import MidrunConfig
+    from midrun.mixin import MidrunMixin
+
+__version__ = "0.1.0"
+__all__ = ["MidrunConfig", "MidrunMixin", "__version__"]
+
+_HOMES = {"MidrunConfig": "midrun.config", "MidrunMixin": "midrun.mixin"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used (PEP 562)."""
+    if name not in _HOMES:
+        message = f"module 'midrun' has no attribute {name!r}"
+        raise AttributeError(message)
+    from importlib import import_module  # noqa: PLC0415 - only for the first use of a name
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,67 @@
+"""The run directory: where a run keeps its files, and nobody else's.
+
+With a TensorBoardLogger or a CSVLogger as the first logger it is the logger's own version directory. With any other
+first logger it is `<save_dir>/midrun/<version>`. Without a logger, or when the logger has no version, it is
+`<default_root_dir>/midrun/<run id>`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+_OWN_DIRECTORY = {"TensorBoardLogger", "CSVLogger"}
+
+
+def new_run_id() -> str:
+    """Return the id of a new run: `run-<time>-<pid>-<random>`."""
+    return f"run-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def sanitized(version: str) -> str:
+    """Return a logger's version as a directory name: letters, digits, `.`, `_`, `-`, and no dot in front."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", version).lstrip(".")
+
+
+def run_directory(trainer: Trainer, run_id: str) -> str:
+    """Return the absolute run directory for what `trainer` runs. Only global rank zero's answer counts.
+
+    It asks the first logger, never `trainer.log_dir`, which is a collective operation.
+    """
+    logger = trainer.loggers[0] if trainer.loggers else None
+    if logger is not None:
+        if _keeps_own_directory(logger):
+            directory = getattr(logger, "log_dir", None)
+            if directory and _is_local(directory):
+                return os.path.abspath(str(directory))
+        version = getattr(logger, "version", None)
+        name = "" if version is None else sanitized(str(version))
+        if name:
+            return os.path.join(_root(getattr(logger, "save_dir", None), trainer), "midrun", name)
+    return os.path.join(_root(None, trainer), "midrun", run_id)
+
+
+def _keeps_own_directory(logger: Any) -> bool:  # noqa: ANN401 - any package's logger
+    """Whether `logger` is one of the two kinds, of either of the packages that Lightning comes in, or a subclass."""
+    return any(
+        kind.__name__ in _OWN_DIRECTORY and kind.__module__.partition(".")[0] in {"lightning", "pytorch_lightning"}
+        for kind in type(logger).__mro__
+    )
+
+
+def _root(save_dir: object, trainer: Trainer) -> str:
+    for candidate in (save_dir, trainer.default_root_dir):
+        if candidate and _is_local(str(candidate)):
+            return os.path.abspath(str(candidate))
+    return os.getcwd()
+
+
+def _is_local(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is on a file system; loggers may keep a bucket's address instead."""
+    return "://" not in os.fspath(path)

@@ -1,0 +1,56 @@
+"""The disk thread: does what may wait for a disk or a device, so that neither training nor a face does."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+
+class DiskThread:
+    """One thread that does what it is handed, in order, and calls `tick` every `interval` seconds in between.
+
+    A task that raises is reported to `broken` and the thread goes on.
+    """
+
+    def __init__(self, tick: Callable[[], object], interval: float, broken: Callable[[str], object]) -> None:
+        self._tick = tick
+        self._interval = interval
+        self._broken = broken
+        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="midrun-disk", daemon=True)
+
+    def start(self) -> None:
+        """Start doing what was handed over."""
+        self._thread.start()
+
+    def put(self, task: Callable[[], object]) -> None:
+        """Hand over a task. It neither locks nor waits; a signal handler may call it."""
+        self._tasks.put(task)
+
+    def stop(self, patience: float) -> bool:
+        """Finish what was handed over and end; return whether that took less than `patience` seconds."""
+        self._tasks.put(None)
+        self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._interval
+        while True:
+            try:
+                task = self._tasks.get(timeout=max(0.0, due - time.monotonic()))
+            except Empty:
+                due = time.monotonic() + self._interval
+                self._do(self._tick)
+                continue
+            if task is None:
+                return
+            self._do(task)
+
+    def _do(self, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except Exception as error:  # noqa: BLE001 - whatever broke, the tasks after it must be done
+            self._broken("".join(traceback.format_exception(error)).rstrip())

@@ -1,0 +1,207 @@
+"""Faces: the processes that show a run, seen from the trainer that starts them.
+
+A face is started by its module's name, never imported: it runs in a process and a session of its own, with the
+trainer's interpreter and module path. One that dies is started again, a few times; one that says why it can't serve is
+not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import midrun
+from midrun.fs import forks
+from midrun.fs.answers import Answers
+from midrun.fs.face import Handed
+from midrun.fs.page import Page
+from midrun.services import Service
+
+_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]);from midrun.fs.face import main; main(sys.argv[2])"
+_RESTARTS = 5
+
+
+@dataclass(frozen=True)
+class Ties:
+    """What ties every face of a run to the run."""
+
+    answers: Answers
+    page: Page
+    log: Path
+    """File that a face's own errors go to."""
+    aside: Callable[[Callable[[], object]], object]
+    """Hands a task to the thread that may wait."""
+
+
+class Face:
+    """One face process and its successors.
+
+    Parameters
+    ----------
+    module
+        The face's module; it has `serve`.
+    service
+        Where the face's state is told.
+    ties
+        What ties it to the run.
+    slot
+        Its byte on the shared page.
+    options
+        What the face is told; called for each start.
+    listener
+        Makes the listening socket that the face serves, for one that listens.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        service: Service,
+        ties: Ties,
+        slot: int,
+        options: Callable[[], dict[str, Any]],
+        listener: Callable[[], socket.socket] | None = None,
+    ) -> None:
+        self.service = service
+        self._module = module
+        self._ties, self._slot = ties, slot
+        self._options, self._listener = options, listener
+        self._process: subprocess.Popen[bytes] | None = None
+        self._disconnect: Callable[[], None] = lambda: None
+        self._starts = 0
+        self._stopping = False
+
+    def start(self) -> None:
+        """Start the process; what goes wrong is told by the service."""
+        if self._stopping:
+            return
+        self._starts += 1
+        try:
+            self._spawn()
+        except (OSError, ValueError) as error:
+            self.service.fail(f"{self.service.name} did not start: {error}")
+
+    def stop(self) -> None:
+        """Tell the process to end. `join` waits for it."""
+        self._stopping = True
+        self._disconnect()
+
+    def join(self, deadline: float) -> None:
+        """Wait until the process has ended, and end it by force at `deadline` (of the monotonic clock)."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if self.service.state != "failed":
+            self.service.turn_off("the run has ended")
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, or None when no process runs."""
+        return None if self._process is None else self._process.pid
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        listener = None if self._listener is None else _Handover(self._listener())
+        try:
+            given = [theirs.fileno(), self._ties.page.fd, *([] if listener is None else [listener.fileno()])]
+            handed = Handed(
+                module=self._module,
+                trainer=os.getpid(),
+                wire=theirs.fileno(),
+                page=self._ties.page.fd,
+                slot=self._slot,
+                options={**self._options(), **({} if listener is None else {"listener": listener.fileno()})},
+            )
+            process = self._process = self._popen(json.dumps(asdict(handed)), given)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            if listener is not None:
+                listener.close()
+        self._disconnect = self._ties.answers.connect(ours, self._hear)
+        with suppress(ProcessLookupError):
+            self._ties.answers.watch(os.pidfd_open(process.pid), lambda: self._ties.aside(self._ended))
+
+    def _popen(self, handed: str, given: list[int]) -> subprocess.Popen[bytes]:
+        errors: Any = subprocess.DEVNULL
+        with suppress(OSError):
+            errors = self._ties.log.open("ab")
+        try:
+            return subprocess.Popen(  # noqa: S603 - this interpreter, and a text of ours
+                [sys.executable, "-I", "-c", _BOOT, json.dumps(module_path()), handed],
+                pass_fds=given,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            if errors is not subprocess.DEVNULL:
+                errors.close()
+
+    def _hear(self, notice: str, detail: dict[str, Any]) -> None:
+        if notice == "running":
+            self.service.run(**detail)
+        elif notice == "failed":
+            self.service.fail(str(detail.get("reason", "it gave no reason")))
+
+    def _ended(self) -> None:
+        """Start the process again, unless it was told to end, or has said that it can't serve."""
+        process = self._process
+        if process is not None:
+            process.wait()
+        if self._stopping or self.service.state == "failed":
+            return
+        self._disconnect()
+        code = None if process is None else process.returncode
+        how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+        if self._starts > _RESTARTS:
+            self.service.fail(f"its process ended {how}, {self._starts} times; it is not started again")
+            return
+        self.service.start(f"its process ended {how} and is started again")
+        self.start()
+
+
+class _Handover:
+    """A listening socket on its way to a face: no child that is forked meanwhile keeps it."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        forks.close_in_children(self)
+
+    def fileno(self) -> int:
+        return self._listener.fileno()
+
+    def close(self) -> None:
+        forks.forget(self)
+        self._listener.close()
+
+    close_in_child = close
+
+
+def module_path() -> list[str]:
+    """Return the module path for a face: the trainer's, without the folder of the user's own script.
+
+    A script's folder may hold an `app.py` or a `trio.py` that the trainer never imports and a face would.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = {"", os.getcwd()} | ({os.path.dirname(os.path.abspath(script))} if script else set())
+    home = os.path.dirname(os.path.abspath(midrun.__path__[0]))
+    return [*(os.path.abspath(entry) for entry in sys.path if entry not in own), home]

@@ -1,0 +1,69 @@
+"""The log: what midrun has to say, to `midrun.log` in the run directory and to Python's logging."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_logger = logging.getLogger("midrun")
+
+
+def _speak() -> None:
+    """Let midrun be heard in a program that has set up no logging, as Lightning does for itself."""
+    if not _logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("midrun: %(message)s"))
+        _logger.addHandler(handler)
+        _logger.setLevel(logging.INFO)
+        _logger.propagate = False
+
+
+class RunLog:
+    """The log of one run.
+
+    Parameters
+    ----------
+    path
+        The file; None writes none.
+    aside
+        Hands a task to the thread that may wait for the disk.
+    """
+
+    def __init__(self, path: Path | None, aside: Callable[[Callable[[], object]], object]) -> None:
+        self._path = path
+        self._aside = aside
+        self._said: set[str] = set()
+        _speak()
+
+    def say(self, message: str) -> None:
+        """Say what a user wants to know."""
+        self._say(logging.INFO, message)
+
+    def alert(self, message: str) -> None:
+        """Say, once, what is wrong and what to do about it."""
+        if message not in self._said:
+            self._said.add(message)
+            self._say(logging.WARNING, message)
+
+    def note(self, message: str) -> None:
+        """Write what helps to find a fault, to the file alone."""
+        self._write("DETAIL", message)
+
+    def _say(self, level: int, message: str) -> None:
+        # A terminal can stand still too: like the disk, it is never waited for by who has something to say.
+        self._aside(lambda: _logger.log(level, message))
+        self._write(logging.getLevelName(level), message)
+
+    def _write(self, level: str, message: str) -> None:
+        path = self._path
+        if path is not None:
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level} {message}\n"
+            self._aside(lambda: _append(path, line))
+
+
+def _append(path: Path, line: str) -> None:
+    # Opened for each line: the file may be moved, or its disk may fill and empty again, while the run goes on.
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(line)

@@ -1,0 +1,181 @@
+"""The loop that is watched: what midrun asks of Lightning's Trainer, in one place.
+
+Everything that leans on Lightning's insides is here, so that a change of theirs is a change of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from midrun.sample import Sample, Scalar, take
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+
+class Loop(Protocol):
+    """What a run asks of the loop that it watches."""
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The model."""
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers."""
+
+    @property
+    def status(self) -> str:
+        """`initializing`, `running`, `finished` or `interrupted`."""
+
+    @property
+    def stage(self) -> str | None:
+        """`sanity_check`, `train`, `validate`, `test`, `predict`, or None between them."""
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps completed."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the present epoch, counted from 0."""
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """Where the loop ends: `max_epochs`, `max_steps` and `batches` in an epoch, each None when it is open."""
+
+    def sample(self, batch: int | None) -> Sample:
+        """Take a sample at a safe point, where `batch` is the index of the batch."""
+
+
+class LightningLoop:
+    """The loop of a Trainer that runs a LightningModule."""
+
+    def __init__(self, trainer: Trainer, module: LightningModule) -> None:
+        self._trainer = trainer
+        self.module = module
+        self._on_device = trainer.strategy.root_device.type != "cpu"
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers."""
+        return list(self._trainer.optimizers)
+
+    @property
+    def status(self) -> str:
+        """`initializing`, `running`, `finished` or `interrupted`."""
+        return str(self._trainer.state.status.value)
+
+    @property
+    def stage(self) -> str | None:
+        """`sanity_check`, `train`, `validate`, `test`, `predict`, or None between them."""
+        stage = self._trainer.state.stage
+        return None if stage is None else str(stage.value)
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps completed."""
+        return int(self._trainer.global_step)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the present epoch, counted from 0."""
+        return int(self._trainer.current_epoch)
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """Where the loop ends: `max_epochs`, `max_steps` and `batches` in an epoch, each None when it is open."""
+        batches = self._trainer.num_training_batches
+        return {
+            "max_epochs": _limit(self._trainer.max_epochs),
+            "max_steps": _limit(self._trainer.max_steps),
+            "batches": _limit(batches) or None,
+        }
+
+    def sample(self, batch: int | None) -> Sample:
+        """Take a sample at a safe point, where `batch` is the index of the batch."""
+        trainer = self._trainer
+        rates = tuple(
+            tuple(group["lr"] for group in optimizer.param_groups if "lr" in group) for optimizer in trainer.optimizers
+        )
+        return take(
+            trainer.global_step, trainer.current_epoch, batch, self._metrics(), rates, on_device=self._on_device
+        )
+
+    def _metrics(self) -> dict[str, Scalar]:
+        """Return what has been logged up to now, under the names that `trainer.callback_metrics` gives.
+
+        That property computes everything afresh, which costs up to 240 µs, and its cached dictionary is one batch
+        behind. So this takes the cached dictionary and puts over it what the present batch has logged, which
+        Lightning keeps, as a clone of its own, in each metric's `_forward_cache`.
+        """
+        metrics: dict[str, Scalar] = {**self._trainer._logger_connector._callback_metrics}  # noqa: SLF001 - as said
+        if self._trainer.training:
+            names = self._names
+            for key, result in self._trainer.fit_loop.epoch_loop._results.items():  # noqa: SLF001 - as said
+                if result.has_reset:
+                    continue
+                value = result._forward_cache  # noqa: SLF001 - as said
+                if isinstance(value, torch.Tensor):
+                    for name in names[key] if key in names else self._name(key, result.meta):
+                        metrics[name] = value
+        return metrics
+
+    def _name(self, key: str, meta: Any) -> tuple[str, ...]:  # noqa: ANN401 - Lightning's metadata has no public type
+        """Return the names under which a metric's step values go: none when it is only logged per epoch."""
+        names = (meta.name, f"{meta.name}_step") if meta.on_epoch else (meta.name,)
+        self._names[key] = names if meta.on_step else ()
+        return self._names[key]
+
+
+class Ending:
+    """Tells how a Trainer ended, by wrapping two methods of its strategy.
+
+    Lightning calls no teardown hook of the model after an exception; it calls the strategy's `on_exception`
+    and then its `teardown`, which come after success too, but without an exception before.
+
+    Parameters
+    ----------
+    raised
+        Called with the exception.
+    over
+        Called when the Trainer has taken everything down after an exception.
+    """
+
+    def __init__(self, trainer: Trainer, raised: Callable[[BaseException], object], over: Callable[[], object]) -> None:
+        self._strategy = trainer.strategy
+        self._raised, self._over = raised, over
+        self._failed = False
+        self._inner = {name: getattr(self._strategy, name) for name in ("on_exception", "teardown")}
+        self._strategy.on_exception = self._on_exception  # type: ignore[method-assign]  # on this instance alone
+        self._strategy.teardown = self._teardown  # type: ignore[method-assign]  # on this instance alone
+
+    def undo(self) -> None:
+        """Give the strategy its own methods back, unless somebody else has wrapped them since."""
+        for name, ours in (("on_exception", self._on_exception), ("teardown", self._teardown)):
+            if vars(self._strategy).get(name) == ours:
+                inner = self._inner[name]
+                if getattr(inner, "__func__", None) is getattr(type(self._strategy), name, None):
+                    del vars(self._strategy)[name]
+                else:
+                    setattr(self._strategy, name, inner)
+
+    def _on_exception(self, exception: BaseException) -> None:
+        self._failed = True
+        self._raised(exception)
+        self._inner["on_exception"](exception)
+
+    def _teardown(self) -> None:
+        try:
+            self._inner["teardown"]()
+        finally:
+            if self._failed:
+                self._over()
+
+
+def _limit(value: float | None) -> int | None:
+    return None if value is None or value < 0 or value == float("inf") else int(value)

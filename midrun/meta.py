@@ -1,0 +1,131 @@
+"""`meta/`: what the run is, and where it can be reached."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypedDict
+
+import midrun
+from midrun.fs.schema import schema_of
+from midrun.fs.tree import Dir, Leaf, file
+from midrun.ranks import Rank
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+
+class Versions(TypedDict):
+    """The versions of what the run is made of; null for what is not loaded."""
+
+    midrun: str
+    python: str
+    lightning: str | None
+    torch: str | None
+    cuda: str | None
+    numpy: str | None
+    system: str
+
+
+class Meta(Dir):
+    """What the run is, and where it can be reached."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.rest = Rest(run)
+        self.torch_debug = TorchDebug()
+        self.ranks = Ranks(run)
+
+    @file("run-id")
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._run.run_id
+
+    @file("run-dir")
+    def run_dir(self) -> str:
+        """The run directory."""
+        return str(self._run.directory)
+
+    @file("artifacts-path")
+    def artifacts_path(self) -> str:
+        """The directory of checkpoints, snapshots and debug captures."""
+        return str(self._run.artifact_dir)
+
+    @file("pid")
+    def pid(self) -> int:
+        """Process id of the trainer."""
+        return self._run.session["pid"]
+
+    @file("host")
+    def host(self) -> str:
+        """Name of the trainer's machine."""
+        return self._run.session["host"]
+
+    @file("started")
+    def started(self) -> float:
+        """When this session of the run started, in seconds since 1970."""
+        return self._run.session["started"]
+
+    @file("versions.json")
+    def versions(self) -> Versions:
+        """The versions of what the run is made of."""
+        torch = sys.modules.get("torch")
+        return Versions(
+            midrun=midrun.__version__,
+            python=platform.python_version(),
+            lightning=_version("lightning") or _version("pytorch_lightning"),
+            torch=_version("torch"),
+            cuda=getattr(getattr(torch, "version", None), "cuda", None),
+            numpy=_version("numpy"),
+            system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        )
+
+
+class Rest(Dir):
+    """The REST API's address; empty files when it does not run, `state/services.json` says why."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @file("url")
+    def url(self) -> str | None:
+        """Address of the REST API and the dashboard, for a client on the trainer's machine."""
+        return self._run.rest_url
+
+    @file("port")
+    def port(self) -> int | None:
+        """Port of the REST API."""
+        return None if self._run.rest_url is None else self._run.port
+
+
+class TorchDebug(Dir):
+    """The torch.distributed.debug server's address."""
+
+    @file("url")
+    def url(self) -> str | None:
+        """Address of the server; empty, because it does not run."""
+        return None
+
+
+class Ranks(Dir):
+    """The processes that train: one file for each rank, `0.json` first."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def members(self) -> Iterable[str]:
+        """Return the names of the files."""
+        return (f"{rank['rank']}.json" for rank in self._run.ranks)
+
+    def member(self, name: str) -> Leaf | None:
+        """Return the file of one rank."""
+        rank = next((rank for rank in self._run.ranks if f"{rank['rank']}.json" == name), None)
+        if rank is None:
+            return None
+        return Leaf(lambda: rank, doc=f"Rank {rank['rank']}.", schema=lambda: schema_of(Rank))
+
+
+def _version(package: str) -> str | None:
+    """Return the version of a loaded package, from memory: the tree thread waits for no disk."""
+    return getattr(sys.modules.get(package), "__version__", None)

@@ -1,0 +1,123 @@
+"""`model/`: what is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from midrun.fs.tree import Dir, file
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+_DEPTH = 3
+"""Levels of submodules in the summary."""
+
+
+class Tunable(TypedDict, total=False):
+    """An attribute that may be changed while the run is live."""
+
+    value: Any
+    type: str
+    min: float
+    max: float
+    label: str
+    error: str
+
+
+class Tunables(TypedDict):
+    """The attributes that the model declares in `midrun_tunable_hparams`."""
+
+    hparams: dict[str, Tunable]
+
+
+class Model(Dir):
+    """What is trained."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @file("class")
+    def class_name(self) -> str:
+        """The model's class, with its module."""
+        kind = type(self._run.loop.module)
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+    @file("hparams.json")
+    def hparams(self) -> dict[str, Any]:
+        """The hyperparameters that the model saved, as they are now; what JSON has no word for is text."""
+        return dict(getattr(self._run.loop.module, "hparams", {}))
+
+    @file("tunable-hparams.json")
+    def tunable_hparams(self) -> Tunables:
+        """The attributes that the model declares as tunable, with their values and limits."""
+        declared = getattr(type(self._run.loop.module), "midrun_tunable_hparams", ())
+        limits = declared if isinstance(declared, Mapping) else {path: {} for path in declared}
+        return Tunables(hparams={path: self._tunable(path, limit) for path, limit in limits.items()})
+
+    @file("summary.txt", slow=True)
+    def summary(self) -> str:
+        """The model's modules, three levels deep, with their classes and the numbers of their parameters."""
+        return summary(self._run.loop.module)
+
+    def _tunable(self, path: str, limits: Mapping[str, Any]) -> Tunable:
+        tunable = cast("Tunable", {key: limits[key] for key in ("min", "max", "label") if key in limits})
+        try:
+            value = attribute(self._run.loop.module, path)
+        except (AttributeError, KeyError) as error:
+            tunable["error"] = f"the model has no {path!r}: {error}"
+        else:
+            tunable["value"], tunable["type"] = value, type(value).__name__
+        return tunable
+
+
+def attribute(owner: object, path: str) -> Any:  # noqa: ANN401 - an attribute may hold anything
+    """Return the attribute of `owner` at a dotted path. Raises AttributeError or KeyError when it is not there."""
+    value = owner
+    for name in path.split("."):
+        value = value[name] if isinstance(value, Mapping) and name in value else getattr(value, name)
+    return value
+
+
+def summary(module: nn.Module) -> str:
+    """Return a table of the submodules of `module`, with a total.
+
+    A parameter that several submodules share counts once in the total. One that a lazy module has yet to make
+    counts nothing, and the table says so.
+    """
+    rows = [("module", "class", "parameters", "trainable")]
+    for name, part in module.named_modules(remove_duplicate=False):
+        if name and name.count(".") < _DEPTH:
+            total, trainable, lazy = _counts(part)
+            rows.append((name, type(part).__name__, f"{total:,}{' + lazy' if lazy else ''}", f"{trainable:,}"))
+    total, trainable, lazy = _counts(module)
+    rows.append(("total", type(module).__name__, f"{total:,}{' + lazy' if lazy else ''}", f"{trainable:,}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
+    ]
+    size = sum(p.numel() * p.element_size() for p in module.parameters() if not _is_lazy(p))
+    buffers = sum(b.numel() for b in module.buffers() if not _is_lazy(b))
+    return "\n".join([*lines, "", f"parameters take {size / 1e6:,.3f} MB; {buffers:,} numbers in buffers"])
+
+
+def _counts(module: nn.Module) -> tuple[int, int, bool]:
+    """Return how many numbers the parameters hold, how many are trained, and whether some are yet to be made."""
+    total = trainable = 0
+    lazy = False
+    for parameter in module.parameters():
+        if _is_lazy(parameter):
+            lazy = True
+            continue
+        total += parameter.numel()
+        trainable += parameter.numel() if parameter.requires_grad else 0
+    return total, trainable, lazy
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether a lazy module has yet to make this parameter or buffer."""
+    return bool(is_lazy(tensor))

@@ -1,0 +1,40 @@
+"""Ports: finding one that is free, and holding it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+_BACKLOG = 128
+
+
+def listen(host: str, first: int, count: int) -> socket.socket:
+    """Return a socket that listens on the first free one of `count` ports, beginning with `first`.
+
+    With SO_REUSEADDR two sockets can be bound to a port while neither listens: only listening is exclusive, so each
+    port is tried with both. Raises OSError, which says what was tried.
+    """
+    address = socket.getaddrinfo(host, first, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    candidates = [0] if first == 0 else range(first, min(first + count, 65536))
+    for port in candidates:
+        end = socket.socket(address[0], socket.SOCK_STREAM)
+        try:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            end.bind((host, port))
+            end.listen(_BACKLOG)
+        except OSError as error:
+            end.close()
+            if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
+                message = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
+                raise OSError(error.errno, message) from error
+        else:
+            return end
+    message = f"no free port on {host} among {first} to {candidates[-1]}; set rest_port or rest_port_search"
+    raise OSError(errno.EADDRINUSE, message)
+
+
+def url(host: str, port: int) -> str:
+    """Return the address at which a client on this machine reaches what listens on `host`."""
+    reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - only compared with
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"

@@ -1,0 +1,76 @@
+"""Records: the files that tell of a run when nobody can be asked any more.
+
+`run.json` says what the run directory belongs to and whether its session has ended; `last-state.json` is the state of a
+moment ago. Both are replaced whole, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypedDict
+
+from midrun.fs.render import render
+
+FORMAT = "midrun.run/1"
+
+
+class Session(TypedDict):
+    """One process's share of a run: from the model's setup to its teardown."""
+
+    host: str
+    boot_id: str
+    """Identifies the boot of the host that `pid` counts in."""
+    pid: int
+    started: float
+    """Seconds of the wall clock, as all times here."""
+    ended: float | None
+    """None while the session lasts, and for good when the process was killed."""
+    outcome: str | None
+    """`finished`, `interrupted` or `failed`."""
+
+
+class RunRecord(TypedDict):
+    """What `run.json` holds."""
+
+    format: str
+    run_id: str
+    midrun: str
+    """Version of midrun."""
+    state: str
+    """`open`: the run can be resumed."""
+    artifact_dir: str
+    fuse_mountpoint: str | None
+    rest_url: str | None
+    session: Session
+
+
+def new_session(started: float) -> Session:
+    """Return the session of this process."""
+    return Session(
+        host=socket.gethostname(), boot_id=_boot_id(), pid=os.getpid(), started=started, ended=None, outcome=None
+    )
+
+
+def write_whole(path: Path, document: Mapping[str, object]) -> None:
+    """Write a JSON document so that `path` holds all of it or what it held before, a crash of the host included."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            file.write(render(path.name, document))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
+
+
+def _boot_id() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""

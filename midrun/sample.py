@@ -1,0 +1,126 @@
+"""Samples: what a run looked like at its last safe point.
+
+The training thread makes one at each safe point and swaps it in; nobody changes it afterwards. It holds references, so
+making one costs microseconds: turning them into floats is the reader's work.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+
+from midrun.device import HostCopy
+
+Scalar = torch.Tensor | float
+"""A number as it was logged or set; a tensor may still be on its way through a device."""
+
+
+class Sample(NamedTuple):
+    """What a run looked like at one safe point."""
+
+    global_step: int
+    epoch: int
+    batch: int | None
+    """Index of the batch in its epoch; None before the first."""
+    time: float
+    """When it was taken, in seconds of the wall clock."""
+    metrics: Mapping[str, Scalar]
+    rates: tuple[tuple[Scalar, ...], ...]
+    """The learning rates, per optimizer and parameter group."""
+    copies: tuple[tuple[list[tuple[str, int, int]], HostCopy], ...] = ()
+    """For each device, the places of its scalars and their copy; see `_placed`."""
+
+    @property
+    def arrived(self) -> bool:
+        """Whether every value is on the host, so that `values` would not wait."""
+        return all(copy.arrived for _, copy in self.copies)
+
+    def shows(self, name: str) -> bool:
+        """Whether the metric of this name is there and is a real scalar; nothing is read for it."""
+        value = self.metrics.get(name)
+        return value is not None and (not isinstance(value, torch.Tensor) or is_real_scalar(value))
+
+    def values(self) -> Values:
+        """Return every value as a float; waits for a device that still computes one."""
+        copied: dict[tuple[str, int, int], float] = {}
+        for places, copy in self.copies:
+            copied.update(zip(places, copy.values(), strict=True))
+
+        def number(place: tuple[str, int, int], scalar: Scalar) -> float | None:
+            return copied[place] if place in copied else _number(scalar)
+
+        metrics = {name: number((name, -1, -1), scalar) for name, scalar in self.metrics.items()}
+        rates = [
+            [number(("", optimizer, group), rate) for group, rate in enumerate(groups)]
+            for optimizer, groups in enumerate(self.rates)
+        ]
+        return Values(
+            {name: value for name, value in metrics.items() if value is not None},
+            [[math.nan if rate is None else rate for rate in groups] for groups in rates],
+        )
+
+
+class Values(NamedTuple):
+    """The values of a sample, as floats."""
+
+    metrics: dict[str, float]
+    rates: list[list[float]]
+
+
+NOTHING = Sample(0, 0, None, 0.0, {}, ())
+"""The sample of a run that has reached no safe point."""
+
+
+def take(
+    global_step: int,
+    epoch: int,
+    batch: int | None,
+    metrics: Mapping[str, Scalar],
+    rates: tuple[tuple[Scalar, ...], ...],
+    *,
+    on_device: bool,
+) -> Sample:
+    """Return a sample; `on_device` says that some scalars may be tensors that are not on the CPU."""
+    copies = _copies(metrics, rates) if on_device else ()
+    return Sample(global_step, epoch, batch, time.time(), metrics, rates, copies)
+
+
+def _copies(
+    metrics: Mapping[str, Scalar], rates: tuple[tuple[Scalar, ...], ...]
+) -> tuple[tuple[list[tuple[str, int, int]], HostCopy], ...]:
+    """Start one copy to the host for each device that holds scalars."""
+    by_device: dict[torch.device, list[tuple[tuple[str, int, int], torch.Tensor]]] = {}
+    for place, scalar in _placed(metrics, rates):
+        if isinstance(scalar, torch.Tensor) and scalar.device.type != "cpu" and is_real_scalar(scalar):
+            by_device.setdefault(scalar.device, []).append((place, scalar))
+    return tuple(
+        ([place for place, _ in placed], HostCopy([scalar for _, scalar in placed])) for placed in by_device.values()
+    )
+
+
+def _placed(
+    metrics: Mapping[str, Scalar], rates: tuple[tuple[Scalar, ...], ...]
+) -> Iterable[tuple[tuple[str, int, int], Scalar]]:
+    """Iterate over the scalars with their places: a metric's name, or the numbers of an optimizer and its group."""
+    yield from (((name, -1, -1), scalar) for name, scalar in metrics.items())
+    for optimizer, groups in enumerate(rates):
+        yield from ((("", optimizer, group), rate) for group, rate in enumerate(groups))
+
+
+def is_real_scalar(value: torch.Tensor) -> bool:
+    """Whether a tensor is one real number that can be read here, without another rank's help.
+
+    A subclass may be a wrapper, such as a DTensor, whose value is spread over ranks: reading it would wait for them.
+    """
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and value.numel() == 1 and not value.is_complex()
+
+
+def _number(scalar: Scalar) -> float | None:
+    if isinstance(scalar, torch.Tensor):
+        # A tensor on a device is in the copies, unless the copy could not be made: it is never waited for here.
+        return float(scalar.item()) if scalar.device.type == "cpu" and is_real_scalar(scalar) else None
+    return float(scalar)

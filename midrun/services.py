@@ -1,0 +1,72 @@
+"""Services: what a run offers, whether each works, and if not, why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict
+
+from midrun.log import RunLog
+
+State = Literal["off", "starting", "running", "failed"]
+
+
+class ServiceRecord(TypedDict):
+    """A service as `state/services.json` shows it."""
+
+    state: State
+    reason: str | None
+    """Why it is off or failed, or is being started again."""
+    since: float
+    """When it came to this state, in seconds of the wall clock."""
+
+
+class Service:
+    """One service of a run. Its state is replaced whole, so that any thread may read it."""
+
+    def __init__(self, name: str, log: RunLog, changed: Callable[[], object] = lambda: None) -> None:
+        self.name = name
+        self.detail: dict[str, Any] = {}
+        """What the service told of itself when it began to run."""
+        self._log = log
+        self._changed = changed
+        self._record = ServiceRecord(state="off", reason=None, since=time.time())
+
+    @property
+    def state(self) -> State:
+        """`off`, `starting`, `running` or `failed`."""
+        return self._record["state"]
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is off or failed."""
+        return self._record["reason"]
+
+    @property
+    def record(self) -> ServiceRecord:
+        """The service as `state/services.json` shows it."""
+        return self._record
+
+    def start(self, reason: str | None = None) -> None:
+        """Say that it is being started; a `reason` means again, and goes to the log."""
+        if reason is not None:
+            self._log.alert(f"{self.name}: {reason}")
+        self._become("starting", reason)
+
+    def run(self, **detail: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Say that it works."""
+        self.detail = detail
+        self._become("running", None)
+
+    def fail(self, reason: str) -> None:
+        """Say that it does not work: why, and what to do. Training goes on."""
+        self._log.alert(f"{self.name} does not run: {reason}")
+        self._become("failed", reason)
+
+    def turn_off(self, reason: str) -> None:
+        """Say that it is off, and who turned it off."""
+        self._become("off", reason)
+
+    def _become(self, state: State, reason: str | None) -> None:
+        self._record = ServiceRecord(state=state, reason=reason, since=time.time())
+        self._changed()

@@ -1,0 +1,216 @@
+"""`state/`: where the run is now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from midrun.fs.later import Later
+from midrun.fs.schema import schema_of
+from midrun.fs.tree import Dir, Leaf, file
+from midrun.services import ServiceRecord
+
+if TYPE_CHECKING:
+    import torch
+
+    from midrun.run import Run
+
+
+class ExceptionRecord(TypedDict):
+    """The exception that ended the loop, and where the loop was."""
+
+    type: str
+    message: str
+    traceback: str
+    global_step: int
+    epoch: int
+    batch: int | None
+    time: float
+
+
+class Summary(TypedDict):
+    """The run at one glance."""
+
+    run_id: str
+    status: str
+    stage: str | None
+    epoch: int
+    global_step: int
+    batch: int | None
+    max_epochs: int | None
+    max_steps: int | None
+    batches: int | None
+    started: float
+    sampled: float
+    exception: ExceptionRecord | None
+
+
+class Metrics(TypedDict):
+    """The metrics at the last safe point, and where that was."""
+
+    global_step: int
+    epoch: int
+    batch: int | None
+    metrics: dict[str, float]
+
+
+class Group(TypedDict):
+    """One parameter group: the learning rate of the last safe point, the other options as they are now."""
+
+    lr: float | None
+    parameters: int
+    options: dict[str, Any]
+
+
+class OptimizerRecord(TypedDict):
+    """One optimizer."""
+
+    name: str
+    groups: list[Group]
+
+
+class Optimizers(TypedDict):
+    """The optimizers, and where the loop was at the last safe point."""
+
+    global_step: int
+    optimizers: list[OptimizerRecord]
+
+
+class Services(TypedDict):
+    """The services of the run."""
+
+    services: dict[str, ServiceRecord]
+
+
+class State(Dir):
+    """Where the run is now: the values of the last safe point."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.metrics = MetricFiles(run)
+
+    @file("index.json")
+    def index(self) -> Summary:
+        """The run at one glance."""
+        run, sample = self._run, self._run.sample
+        limits = run.loop.limits
+        return Summary(
+            run_id=run.run_id,
+            status=self.status,
+            stage=self.stage,
+            epoch=sample.epoch,
+            global_step=sample.global_step,
+            batch=sample.batch,
+            max_epochs=limits["max_epochs"],
+            max_steps=limits["max_steps"],
+            batches=limits["batches"],
+            started=run.session["started"],
+            sampled=sample.time,
+            exception=run.exception,
+        )
+
+    @file("status")
+    def status(self) -> str:
+        """`initializing`, `running`, `finished`, `interrupted` or `failed`."""
+        return self._run.status
+
+    @file("stage")
+    def stage(self) -> str | None:
+        """`sanity_check`, `train`, `validate`, `test` or `predict`; empty between them."""
+        return self._run.loop.stage
+
+    @file("epoch")
+    def epoch(self) -> int:
+        """Number of the present epoch, counted from 0."""
+        return self._run.sample.epoch
+
+    @file("global-step")
+    def global_step(self) -> int:
+        """Optimizer steps completed. With several optimizers each of their steps counts."""
+        return self._run.sample.global_step
+
+    @file("batch")
+    def batch(self) -> int | None:
+        """Index of the batch in its epoch, counted from 0; empty before the first."""
+        return self._run.sample.batch
+
+    @file("optimizers.json")
+    def optimizers(self) -> Optimizers | Later:
+        """Each optimizer with its parameter groups and learning rates."""
+        optimizers = self._run.loop.optimizers
+        return self._run.valued(
+            lambda sample, values: Optimizers(
+                global_step=sample.global_step,
+                optimizers=[
+                    _optimizer(optimizer, values.rates[number] if number < len(values.rates) else [])
+                    for number, optimizer in enumerate(optimizers)
+                ],
+            )
+        )
+
+    @file("services.json")
+    def services(self) -> Services:
+        """What midrun offers in this run, whether each works, and if not, why."""
+        return Services(services={name: service.record for name, service in self._run.services.items()})
+
+    @file("exception.json")
+    def exception(self) -> ExceptionRecord | dict[str, Any]:
+        """The exception that ended the run, with its traceback; `{}` while there is none."""
+        return self._run.exception or {}
+
+
+class MetricFiles(Dir):
+    """The metrics at the last safe point: one file each, and all together in `index.json`.
+
+    The names are those of `trainer.callback_metrics`. In file names `/`, `%` and control characters are
+    percent-encoded: `train/loss` is `train%2Floss`. A metric that is no real scalar is not shown.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @file("index.json")
+    def index(self) -> Metrics | Later:
+        """Every metric by its plain name, as a float."""
+        return self._run.valued(
+            lambda sample, values: Metrics(
+                global_step=sample.global_step, epoch=sample.epoch, batch=sample.batch, metrics=values.metrics
+            )
+        )
+
+    def members(self) -> Iterable[str]:
+        """Return the names of the metrics."""
+        sample = self._run.sample
+        return [name for name in sample.metrics if sample.shows(name)]
+
+    def member(self, name: str) -> Leaf | None:
+        """Return the file of one metric."""
+        if not self._run.sample.shows(name):
+            return None
+        return Leaf(
+            lambda: self._run.valued(lambda _, values: values.metrics.get(name)),
+            doc=f"The metric {name} at the last safe point, as a float.",
+            schema=lambda: schema_of(float),
+        )
+
+
+def _optimizer(optimizer: torch.optim.Optimizer, rates: list[float]) -> OptimizerRecord:
+    """Return one optimizer. The options are read while training goes on; each is replaced whole, if at all."""
+    groups = [
+        Group(
+            lr=rates[number] if number < len(rates) else None,
+            parameters=len(group["params"]),
+            options={
+                key: value for key, value in list(group.items()) if key not in {"params", "lr"} and _is_plain(value)
+            },
+        )
+        for number, group in enumerate(list(optimizer.param_groups))
+    ]
+    return OptimizerRecord(name=type(optimizer).__name__, groups=groups)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an option can be shown without a wait for a device."""
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)

@@ -1,0 +1,290 @@
+"""A small run for these tests: a real tree, and what serves it."""
+
+from __future__ import annotations
+
+import math
+import queue
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypedDict
+
+import trio
+from pydantic import BaseModel, ConfigDict
+
+from midrun.fs.face import Face
+from midrun.fs.faults import Conflict, Fault
+from midrun.fs.later import Later
+from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
+from midrun.fs.verbs import Local
+from midrun.fs.view import View
+from midrun.web.face import serve
+from midrun.web.site import Site
+
+METRICS: dict[str, float] = {
+    "train/loss": 0.25,
+    "plain": 1.5,
+    "not a number": math.nan,
+    "naïve ✓": 2.0,
+    "50%": 3.0,
+    "a%2Fb": 4.0,
+    "..": 5.0,
+    ".": 6.0,
+    "": 7.0,
+    "../../etc/passwd": 8.0,
+    "line\r\nfeed": 9.0,
+    "nul\0": 10.0,
+    "index.json": 11.0,
+    "what?#;=&+ \\": 12.0,
+    "<img src=x onerror=alert(1)>": 13.0,
+    "x" * 300: 14.0,
+}
+
+
+class Metrics(Dir):
+    """The metrics, a file each."""
+
+    @file("index.json")
+    def index(self) -> dict[str, float]:
+        """All of them, by their plain names."""
+        return METRICS
+
+    def members(self) -> Iterable[str]:
+        return METRICS
+
+    def member(self, name: str) -> Node | None:
+        return Leaf(lambda: METRICS[name]) if name in METRICS else None
+
+
+class Index(TypedDict):
+    """What /run shows."""
+
+    status: str
+    epoch: int
+    metrics: dict[str, float]
+
+
+class State(Dir):
+    """What the run is doing."""
+
+    def __init__(self) -> None:
+        self.step = 7
+        self.metrics = Metrics()
+
+    @file("index.json")
+    def index(self) -> Index:
+        """The run at its last safe point."""
+        return {"status": "running", "epoch": 3, "metrics": {"train/loss": 0.25, "odd": math.inf}}
+
+    @file("status")
+    def status(self) -> str:
+        """One word."""
+        return "running"
+
+    @file("global-step")
+    def global_step(self) -> int:
+        """Optimizer steps completed."""
+        return self.step
+
+    @file("stage")
+    def stage(self) -> str | None:
+        """Nothing yet."""
+        return None
+
+    @file("optimizers.json")
+    def optimizers(self) -> dict[str, list[float]]:
+        """Learning rates."""
+        return {"lr": [0.1, 0.01]}
+
+
+class Model(Dir):
+    """What the model is."""
+
+    def __init__(self) -> None:
+        self.pending: queue.SimpleQueue[Later] = queue.SimpleQueue()
+        self.at_once = False
+
+    @file("summary-live.txt", live=True)
+    def summary_live(self) -> Later:
+        """Made at the next step."""
+        return self._later()
+
+    @file("graph.dot", live=True)
+    def graph(self) -> Later:
+        """Made at the next step, too."""
+        return self._later()
+
+    @file("busy")
+    def busy(self) -> Later:
+        """Made when the run gets round to it."""
+        return self._later()
+
+    @file("big.txt")
+    def big(self) -> str:
+        """As long as a file gets."""
+        return "line\n" * 600_000
+
+    def _later(self) -> Later:
+        later = Later()
+        if self.at_once:
+            later.resolve("made")
+        else:
+            self.pending.put(later)
+        return later
+
+
+class Unit(BaseModel):
+    """A part of the arguments."""
+
+    model_config = ConfigDict(extra="forbid")
+    scale: float = 1.0
+
+
+class SetLearningRate(BaseModel):
+    """The arguments."""
+
+    model_config = ConfigDict(extra="forbid")
+    value: float
+    unit: Unit | None = None
+
+
+class Nothing(BaseModel):
+    """No arguments."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Control(Dir):
+    """What steers the run."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    @control("set_learning_rate", SetLearningRate, bare="value")
+    def set_learning_rate(self, arguments: SetLearningRate) -> dict[str, Any]:
+        """Set the learning rate."""
+        self.rates.append(arguments.value)
+        return {"id": "c1", "value": arguments.value}
+
+    @control("pause", Nothing)
+    def pause(self, arguments: Nothing) -> str:
+        """Hold the run."""
+        del arguments
+        return "held"
+
+    @control("refuse", Nothing)
+    def refuse(self, arguments: Nothing) -> None:
+        """Do nothing, loudly."""
+        raise Conflict("the run has stopped")
+
+
+class Artifacts(Dir):
+    """Where large files are."""
+
+    def __init__(self) -> None:
+        self.checkpoints = Link(lambda: "/data/run/artifacts/checkpoints", doc="The directory of checkpoints.")
+
+    @file("index.json")
+    def index(self) -> dict[str, int]:
+        """All of them, with their sizes."""
+        return {"last.ckpt": 1234}
+
+
+class Broken(Dir):
+    """What does not work."""
+
+    @file("fault")
+    def fault(self) -> str:
+        """Fail with a reason."""
+        raise Fault("the disk is gone")
+
+    @file("mistake")
+    def mistake(self) -> str:
+        """Fail without one."""
+        raise ZeroDivisionError("division by zero")
+
+
+class Root(Dir):
+    """A run."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.state = State()
+        self.model = Model()
+        self.control = Control()
+        self.artifacts = Artifacts()
+        if broken:
+            self.broken = Broken()
+
+
+@contextmanager
+def looping(main: Any) -> Iterator[Any]:
+    """Run `main(tell, stop)` in a trio loop of its own thread, until the block ends; the value it tells."""
+    told: queue.SimpleQueue[tuple[Any, Any, Any]] = queue.SimpleQueue()
+
+    async def run() -> None:
+        stop = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        await main(lambda value: told.put((value, token, stop)), stop)
+
+    thread = threading.Thread(target=trio.run, args=(run,), name="test-loop")
+    thread.start()
+    value, token, stop = told.get(timeout=10)
+    try:
+        yield value
+    finally:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(stop.set)
+        thread.join(10)
+        assert not thread.is_alive(), "the loop goes on after its end"
+
+
+@contextmanager
+def shown(root: Dir) -> Iterator[Site]:
+    """Show a tree: its site, to be used from this thread."""
+
+    async def main(tell: Any, stop: trio.Event) -> None:
+        async with View(Local(root)) as view:
+            site = Site(view, {"id": "run-1", "dir": "/data/run"}, "1.2.3")
+            tell(site)
+            await stop.wait()
+            site.close()
+
+    with looping(main) as site:
+        yield site
+
+
+@dataclass
+class Served:
+    """A web face that serves."""
+
+    port: int
+    notices: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def notify(self, notice: str, **detail: Any) -> None:
+        self.notices.append((notice, detail))
+
+
+@contextmanager
+def serving(root: Dir, **options: Any) -> Iterator[Served]:
+    """Serve a tree with the web face, as its process does, and stop it at the end of the block."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(128)
+    served = Served(listener.getsockname()[1])
+    handed = {"run_id": "run-1", "run_dir": "/data/run", "version": "1.2.3", "host": "127.0.0.1", "allowed_hosts": []}
+
+    async def main(tell: Any, stop: trio.Event) -> None:
+        async with View(Local(root)) as view, trio.open_nursery() as nursery:
+            face = Face(view, {**handed, **options, "listener": listener.detach()}, served)
+            nursery.start_soon(partial(serve, face))
+            while not served.notices:  # noqa: ASYNC110 - the wire that the notice goes to has no event
+                await trio.sleep(0.001)
+            tell(served)
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+    with looping(main) as value:
+        yield value

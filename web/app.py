@@ -1,0 +1,108 @@
+"""The app: Falcon, made from the table of routes.
+
+Every mistake is answered with JSON, `{"detail": …}`: a sentence, or the list of wrong fields.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+
+import falcon
+
+from midrun.fs.faults import Fault, FieldError, Invalid, IsADirectory, ReadOnly, Unavailable
+from midrun.web.calls import JSON, Call, Responder, Route, arguments
+from midrun.web.gate import Gate
+from midrun.web.hosts import Hosts
+from midrun.web.nodes import bind
+from midrun.web.routes import ROUTES
+from midrun.web.site import Site
+
+_RETRY_SECONDS = 2
+
+
+def make_app(site: Site, hosts: Hosts, routes: Iterable[Route] = ROUTES) -> falcon.App[falcon.Request, falcon.Response]:
+    """Return the WSGI app that shows `site` to those who address it by one of `hosts`."""
+    app = falcon.App(media_type=JSON, middleware=[Gate(hosts)])
+    app.add_error_handler(Fault, _answer_fault)
+    app.add_error_handler(Exception, _answer_bug)
+    app.set_error_serializer(_serialize)
+    for route in routes:
+        app.add_route(route.path, _Resource(site, route))
+    return app
+
+
+class _Resource:
+    """One row of the table as Falcon wants it: an attribute for each method that the row answers."""
+
+    def __init__(self, site: Site, route: Route) -> None:
+        self._site = site
+        self._route = route
+        if route.get is not None:
+            self.on_get = self.on_head = self._responder(route.get)
+        if route.post is not None:
+            self.on_post = self._responder(route.post)
+        if route.methods is not None:
+            self.on_options = self._tell_methods
+
+    def _responder(self, respond: Responder) -> Callable[..., None]:
+        def answer(req: falcon.Request, resp: falcon.Response, **_: str) -> None:
+            answered = respond(self._site, self._call(req))
+            resp.status = answered.status
+            resp.content_type = answered.content_type
+            resp.data = answered.body
+            for name, value in answered.headers.items():
+                resp.set_header(name, value)
+
+        return answer
+
+    def _tell_methods(self, req: falcon.Request, resp: falcon.Response, **_: str) -> None:
+        if self._route.methods is not None:
+            resp.set_header("Allow", ", ".join(self._route.methods(self._site, self._call(req))))
+        resp.content_length = 0
+
+    def _call(self, req: falcon.Request) -> Call:
+        route, env = self._route, req.env
+        node = route.node
+        if "{" in route.path:
+            # PATH_INFO is decoded, and no longer tells a slash from an encoded one.
+            node = node.format_map(bind(route.path, env.get("REQUEST_URI") or env["RAW_URI"]))
+        query = arguments(route.query, req.query_string) if req.query_string or route.query else {}
+        body = req.bounded_stream.read() if req.method == "POST" else b""
+        return Call(node, query, body, env.get("waitress.client_disconnected", lambda: False))
+
+
+def _answer_fault(req: falcon.Request, resp: falcon.Response, fault: Fault, params: object) -> None:
+    detail = fault.detail
+    if isinstance(fault, Invalid) and fault.errors is None:
+        detail = [FieldError(loc=["body"], msg=fault.message, type="value_error")]
+    _write(resp, fault.status, detail)
+    if isinstance(fault, ReadOnly | IsADirectory):
+        resp.set_header("Allow", "GET, HEAD, OPTIONS")
+    if isinstance(fault, Unavailable):
+        resp.set_header("Retry-After", str(_RETRY_SECONDS))
+
+
+def _answer_bug(req: falcon.Request, resp: falcon.Response, error: Exception, params: object) -> None:
+    # The run's log is this process's standard error. The client learns what, not where.
+    traceback.print_exception(error, file=sys.stderr)
+    _write(resp, 500, f"a mistake in midrun's web face ({type(error).__name__}): midrun.log has the details")
+
+
+def _serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError) -> None:
+    match error:
+        case falcon.HTTPRouteNotFound():
+            detail = f"{req.path!a:.200}: no such route; /docs lists them"
+        case falcon.HTTPMethodNotAllowed():
+            detail = f"{req.method:.20} is none of the methods here: {resp.get_header('Allow')}"
+        case _:
+            detail = error.description or error.title or str(error.status)
+    _write(resp, error.status_code, detail)
+
+
+def _write(resp: falcon.Response, status: int, detail: object) -> None:
+    resp.status = status
+    resp.content_type = JSON
+    resp.data = f"{json.dumps({'detail': detail})}\n".encode()

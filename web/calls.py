@@ -1,0 +1,119 @@
+"""Calls: what a route is, what it is asked and what it answers.
+
+A route is one row of the table in `routes`. The app and the OpenAPI document are made from the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
+
+from midrun.fs.faults import FieldError, Invalid
+from midrun.fs.render import render
+from midrun.web.site import Site
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query argument, which is one of a few words."""
+
+    name: str
+    doc: str
+    choices: tuple[str, ...]
+    default: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, as a route's answer is made from it."""
+
+    node: str
+    """Path of the node in the tree, or what else the route's `node` names."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Every query argument of the route, with its default where the request has none."""
+    body: bytes = b""
+    left: Callable[[], bool] = lambda: False
+    """Whether the client has gone in the meantime."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back."""
+
+    body: bytes
+    content_type: str = JSON
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Responder: TypeAlias = Callable[[Site, Call], Answer]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One row of the table."""
+
+    path: str
+    """Where it is: a URI template, `{name}` for one segment, `{name:path}` for all that follow."""
+    summary: str = ""
+    """What it does, in one line of the documentation. Without one it is a page and not documented."""
+    node: str = ""
+    """The node it shows or writes, with the template's names in braces."""
+    get: Responder | None = None
+    """Answers GET and HEAD."""
+    post: Responder | None = None
+    """Answers POST."""
+    methods: Callable[[Site, Call], list[str]] | None = None
+    """Returns the methods for OPTIONS, where they depend on the node."""
+    query: tuple[Query, ...] = ()
+    shows: Mapping[str, Mapping[str, Any]] | None = None
+    """JSON Schemas of what GET shows, by content type; None where the node says it."""
+
+
+def document(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    """Return the answer that shows any JSON value, as nodes are shown: NaN is null with a mark."""
+    body = render("answer.json", value) if isinstance(value, Mapping) else f"{json.dumps(value)}\n".encode()
+    return Answer(body, JSON, status, headers or {})
+
+
+def arguments(queries: Iterable[Query], text: str) -> dict[str, str]:
+    """Return the arguments in a query string, checked.
+
+    Raises `Invalid`, with each argument that is unknown, repeated or none of the words it may be.
+    """
+    known = {query.name: query for query in queries}
+    values = {name: query.default for name, query in known.items()}
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for name, value in _pairs(text):
+        query = known.get(name)
+        if query is None:
+            expected = f"expected {', '.join(known)}" if known else "this route takes none"
+            errors.append(_wrong(name, f"unknown query argument: {expected}", "extra_forbidden"))
+        elif name in seen:
+            errors.append(_wrong(name, "given more than once", "repeated"))
+        elif value not in query.choices:
+            errors.append(_wrong(name, f"expected {' or '.join(query.choices)}, not {value!a:.100}", "enum"))
+        else:
+            values[name] = value
+        seen.add(name)
+    if errors:
+        raise Invalid("; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in errors), errors)
+    return values
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        raise Invalid("query: too many", [_wrong("", "more than 100 query arguments", "too_long")]) from None
+
+
+def _wrong(name: str, message: str, kind: str) -> FieldError:
+    return FieldError(loc=["query", name], msg=message, type=kind)

@@ -1,0 +1,176 @@
+"""Nodes: how the tree's files, directories and links are shown and written over HTTP.
+
+A file's answer is its very bytes, the same that the mount gives. A path's segments are percent-decoded once, and what
+is then no file name is turned into one: the metric `train/loss`, whose file is `train%2Floss`, is found under both
+`train%2Floss` and `train%252Floss`, and no spelling of a path leaves the tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote, unquote_to_bytes
+
+import trio
+
+from midrun.fs import names
+from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, Unavailable
+from midrun.fs.verbs import Description, Entry
+from midrun.fs.view import Shot
+from midrun.web.calls import JSON, TEXT, Answer, Call, document
+from midrun.web.site import Site
+
+LIVE_READERS = 2
+"""Clients that may wait for files made on demand at once: each holds a worker, and the others must go on."""
+LARGEST_TREE = 20_000
+"""Entries in the largest subtree that is shown whole."""
+
+_NO_FILE_NAME = re.compile(r"[\x00-\x1f\x7f/]|\A\.\.?\Z")
+_TAIL = ":path}"
+
+
+def show(site: Site, call: Call) -> Answer:
+    """Show the node: a file's bytes, a directory's entries, a link's target."""
+    shot = site.view.at_hand(call.node)
+    return _file(call.node, shot) if shot is not None else site.ask(partial(_show, site, call))
+
+
+def write(site: Site, call: Call) -> Answer:
+    """Write the request's body to the node, and show what came of it."""
+    return document(site.ask(partial(site.view.write, call.node, call.body)))
+
+
+def methods(site: Site, call: Call) -> list[str]:
+    """Return the methods that the node takes."""
+    _, node = site.ask(partial(_look, site, call))
+    return ["GET", "HEAD", "OPTIONS", *(["POST"] if node["writable"] else [])]
+
+
+def href(path: str) -> str:
+    """Return the address of the node at `path`, from this server's root."""
+    return "/files" + "".join(f"/{quote(step, safe='')}" for step in path.split("/") if step)
+
+
+def bind(template: str, target: str) -> Mapping[str, str]:
+    """Return the values of a template's names in a request target as it was sent, with `names` file names.
+
+    Raises `NotFound` for a target that is none of the template's.
+    """
+    raw = re.sub(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*", "", target)  # the absolute form, which proxies send
+    sent = re.split(r"[?#]", raw, maxsplit=1)[0].split("/")
+    values: dict[str, str] = {}
+    wanted = template.split("/")
+    for position, part in enumerate(wanted):
+        if part.endswith(_TAIL):
+            values[part[1 : -len(_TAIL)]] = "/".join(map(_file_name, sent[position:]))
+            return values
+        step = _file_name(sent[position]) if position < len(sent) else ""
+        if part.startswith("{"):
+            values[part[1:-1]] = step
+        elif part != step:
+            raise NotFound(f"{target!a:.200}: no such file or directory")
+    return values
+
+
+def _file_name(segment: str) -> str:
+    try:
+        # WSGI's strings are bytes read as Latin-1.
+        name = unquote_to_bytes(segment.encode("latin-1")).decode()
+    except UnicodeError:
+        raise NotFound(f"{segment!a:.200}: no such file or directory, for names are UTF-8") from None
+    return names.escape(name) if _NO_FILE_NAME.search(name) else name
+
+
+async def _look(site: Site, call: Call) -> tuple[str, Description]:
+    """Return the node's path and what is known of it. Only a directory's address may end in a slash."""
+    path = call.node.removesuffix("/")
+    node = await site.view.look(path)
+    if path != call.node and node["kind"] != "dir":
+        raise NotADirectory(f"'{path}' is a {node['kind']}: leave out the final slash")
+    return path, node
+
+
+async def _show(site: Site, call: Call) -> Answer:
+    path, node = await _look(site, call)
+    if node["kind"] == "dir":
+        entries = await (_tree if call.query.get("format") == "tree" else _list)(site, path)
+        return document({"path": path, "entries": entries})
+    if node["kind"] == "link":
+        return document({"path": path, **_shown(path, node)})
+    return _file(path, await (_await_live(site, path, call.left) if node["live"] else site.view.read(path)))
+
+
+async def _await_live(site: Site, path: str, left: Callable[[], bool]) -> Shot:
+    """Return a file that is made on demand, unless its reader leaves, or is one too many."""
+    if site.waiting >= LIVE_READERS:
+        raise Unavailable(f"'{path}' is made on demand and {LIVE_READERS} clients wait for such files: try again")
+    outcome: Shot | Fault = Gone("the client has left")
+    site.waiting += 1
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when, left, nursery.cancel_scope)
+            try:
+                outcome = await site.view.read(path)
+            except Fault as fault:
+                outcome = fault
+            nursery.cancel_scope.cancel()
+    finally:
+        site.waiting -= 1
+    if isinstance(outcome, Fault):
+        raise outcome
+    return outcome
+
+
+async def _cancel_when(happened: Callable[[], bool], scope: trio.CancelScope) -> None:
+    while not happened():  # noqa: ASYNC110 - waitress tells when it is asked, and only then
+        await trio.sleep(0.25)
+    scope.cancel()
+
+
+async def _list(site: Site, path: str) -> list[dict[str, Any]]:
+    return [_shown(_below(path, entry), entry) for entry in await site.view.list(path)]
+
+
+async def _tree(site: Site, path: str) -> list[dict[str, Any]]:
+    """Return the entries below `path`, each directory with its own under `entries`. No file is read."""
+    root: list[dict[str, Any]] = []
+    left, count = [(path, root)], 0
+    while left:
+        directory, shown = left.pop()
+        try:
+            entries = await site.view.list(directory)
+        except NotFound:
+            if directory == path:
+                raise
+            continue  # It has gone since its parent was listed.
+        count += len(entries)
+        if count > LARGEST_TREE:
+            raise Refused(f"'{path}' has more than {LARGEST_TREE} entries below it: ask for directories inside it")
+        for entry in entries:
+            below = _below(directory, entry)
+            shown.append(_shown(below, entry))
+            if entry["kind"] == "dir":
+                left.append((below, shown[-1].setdefault("entries", [])))
+    return root
+
+
+def _below(path: str, entry: Entry) -> str:
+    return f"{path}/{entry['name']}" if path else entry["name"]
+
+
+def _shown(path: str, entry: Entry | Description) -> dict[str, Any]:
+    return {
+        "name": entry["name"],
+        "kind": entry["kind"],
+        "href": href(path),
+        "live": entry["live"],
+        "writable": entry["writable"],
+        "target": entry["target"],
+    }
+
+
+def _file(path: str, shot: Shot) -> Answer:
+    headers = {"X-Midrun-Age": f"{shot.age:.3f}"} if shot.age else {}
+    return Answer(shot.data, JSON if path.endswith(".json") else TEXT, headers=headers)

@@ -1,0 +1,97 @@
+"""Routes: the table of all that can be asked over HTTP.
+
+One row makes a route: the app serves it and the OpenAPI document describes it. A row that shows or writes a node says
+which, and takes schema and documentation from there.
+"""
+
+from __future__ import annotations
+
+import json
+
+import trio
+
+from midrun.fs.faults import Fault, Gone, TimedOut
+from midrun.web import nodes, openapi, pages
+from midrun.web.calls import JSON, TEXT, Answer, Call, Query, Route, document
+from midrun.web.site import Site
+
+RUN = "state/index.json"
+
+_HEALTH = {
+    "type": "object",
+    "properties": {
+        "status": {"const": "ok", "description": "This server answers."},
+        "run_id": {"type": "string"},
+        "run_dir": {"type": "string"},
+        "version": {"type": "string", "description": "midrun's."},
+        "trainer_answers": {"type": "boolean", "description": "Whether the training process answered just now."},
+    },
+    "required": ["run_dir", "run_id", "status", "trainer_answers", "version"],
+}
+_FORMAT = Query(
+    "format",
+    "How a directory is shown: its entries, or the whole tree below it. No file is read for it.",
+    ("list", "tree"),
+    "list",
+)
+
+
+def health(site: Site, call: Call) -> Answer:
+    """Show that the server is there, of which run, and whether the training process answers it."""
+    return document(
+        {
+            "status": "ok",
+            "run_id": site.run.get("id", ""),
+            "run_dir": site.run.get("dir", ""),
+            "version": site.version,
+            "trainer_answers": site.ask(lambda: _answers(site)),
+        }
+    )
+
+
+def description(site: Site, call: Call) -> Answer:
+    """Show the OpenAPI document of these routes."""
+    described = site.ask(lambda: openapi.described(site, ROUTES))
+    body = json.dumps(openapi.document(ROUTES, described, site.version)).encode()
+    return Answer(body, JSON)
+
+
+async def _answers(site: Site) -> bool:
+    with trio.move_on_after(1):
+        try:
+            return (await site.view.read(RUN)).age == 0
+        except (TimedOut, Gone):
+            return False
+        except Fault:
+            return True  # An answer, too.
+    return False
+
+
+ROUTES = (
+    Route("/health", "Whether the server and the run are there", get=health, shows={JSON: _HEALTH}),
+    Route("/run", "The run at its last safe point", node=RUN, get=nodes.show),
+    Route("/metrics", "The metrics", node="state/metrics/index.json", get=nodes.show),
+    Route("/optimizers", "The optimizers", node="state/optimizers.json", get=nodes.show),
+    Route("/artifacts", "Checkpoints, snapshots and captures", node="artifacts/index.json", get=nodes.show),
+    Route(
+        "/files",
+        "The root of the tree",
+        get=nodes.show,
+        query=(_FORMAT,),
+        shows={JSON: openapi.LISTING},
+    ),
+    Route(
+        "/files/{path:path}",
+        "Any node of the tree: the same bytes as under procfs/",
+        node="{path}",
+        get=nodes.show,
+        post=nodes.write,
+        methods=nodes.methods,
+        query=(_FORMAT,),
+        shows={JSON: {}, TEXT: {"type": "string"}},
+    ),
+    Route("/openapi.json", get=description),
+    Route("/", get=pages.front),
+    Route("/docs", get=pages.docs),
+    Route("/static/{path:path}", node="{path}", get=pages.static),
+)

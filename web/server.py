@@ -1,0 +1,179 @@
+"""The server: waitress over a listener that is already open, with limits for slow clients and a clean stop.
+
+waitress has no way to stop: closing it from another thread hangs or hits file descriptors that are others' by then. So
+its loop is turned here, one round at a time, and the thread that turns it also takes it apart.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from waitress import wasyncore  # type: ignore[import-untyped]
+from waitress.adjustments import Adjustments  # type: ignore[import-untyped]
+from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
+from waitress.server import TcpWSGIServer  # type: ignore[import-untyped]
+from waitress.task import ErrorTask, ThreadedTaskDispatcher  # type: ignore[import-untyped]
+
+WORKERS = 8
+LARGEST_BODY = 1 << 20
+"""Bytes in the longest request body."""
+CONNECTIONS = 200
+"""Open connections; more wait in the kernel's queue."""
+RECEIVE_SECONDS = 5
+"""Seconds in which a request is received whole, and a new connection's first one begins and ends."""
+IDLE_SECONDS = 15
+"""Seconds for which a connection may be silent between requests, or while it takes an answer."""
+
+_DRAIN_SECONDS = 0.12
+_LEAVE_SECONDS = 0.06
+
+
+class Server:
+    """A WSGI app served over one listening socket, which the server owns from then on.
+
+    Parameters
+    ----------
+    app
+        The WSGI app.
+    listener
+        A socket that is bound and listens.
+    ended
+        Called in the server's thread when it has ended, whether it was stopped or broke.
+    """
+
+    def __init__(self, app: Callable[..., Any], listener: socket.socket, ended: Callable[[], object]) -> None:
+        # "Task queue depth is 1" is no news for a run's log.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        self.clean = False
+        """Whether the server ended with nothing left over."""
+        self._ended = ended
+        self._workers = ThreadedTaskDispatcher()
+        self._workers.set_thread_count(WORKERS)
+        self._listener = _Listener(app, {}, True, listener, self._workers, _adjustments(), *_bound(listener))
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="midrun-web", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Free the port, finish what is nearly done and end. It returns at once; `ended` is called later."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._listener.trigger.pull_trigger()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._turn(1.0)
+            self._take_down()
+        finally:
+            self._ended()
+
+    def _turn(self, seconds: float) -> None:
+        # poll, not select: a file descriptor over 1023 would end select, and with it the server.
+        wasyncore.loop(timeout=seconds, use_poll=True, map=self._listener._map, count=1)  # noqa: SLF001 - waitress has no other way in
+
+    def _take_down(self) -> None:
+        listener, workers = self._listener, self._workers
+        listener.accepting = False
+        listener.del_channel()
+        listener.socket.close()
+        end = time.monotonic() + _DRAIN_SECONDS
+        while time.monotonic() < end and (workers.queue or workers.active_count > 0 or self._owes()):
+            self._turn(0.01)
+        workers.set_thread_count(0)
+        for channel in list(listener.active_channels.values()):
+            channel.handle_close()
+        end = time.monotonic() + _LEAVE_SECONDS
+        with workers.lock:
+            while workers.threads and time.monotonic() < end:
+                workers.thread_exit_cv.wait(end - time.monotonic())
+            self.clean = not workers.threads
+        if self.clean:
+            listener.trigger.close()
+        # Else a worker is stuck. It may pull the trigger yet, and the number of a closed one could be another's.
+
+    def _owes(self) -> bool:
+        return any(channel.total_outbufs_len for channel in self._listener.active_channels.values())
+
+
+class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
+    """The answer to what never reaches the app: a malformed request, one too large."""
+
+    def execute(self) -> None:
+        error = self.request.error
+        body = f"{json.dumps({'detail': f'{error.reason}: {error.body}'})}\n".encode()
+        self.status = f"{error.code} {error.reason}"
+        self.response_headers.extend(
+            [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
+        )
+        self.set_close_on_finish()
+        self.content_length = len(body)
+        self.write(body)
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """One connection. It knows since when a request is being received."""
+
+    error_task_class = _ErrorTask
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.receiving: float | None = time.monotonic()
+
+    def received(self, data: bytes) -> bool:
+        if self.receiving is None:
+            self.receiving = time.monotonic()
+        took = bool(super().received(data))
+        if self.request is None:
+            self.receiving = None
+        return took
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the client has been too slow."""
+        if self.receiving is not None:
+            return now - self.receiving > RECEIVE_SECONDS
+        # A request that is being answered may take its time; an answer that nobody takes may not.
+        resting = not self.requests or self.total_outbufs_len > 0
+        return bool(resting and time.time() - self.last_activity > IDLE_SECONDS)
+
+
+class _Listener(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
+    """The listening side, which looks after its connections once a second."""
+
+    channel_class = _Channel
+
+    def maintenance(self, now: float) -> None:
+        del now  # the wall clock's
+        for channel in self.active_channels.values():
+            if channel.is_overdue(time.monotonic()):
+                channel.will_close = True
+
+
+def _adjustments() -> object:
+    return Adjustments(
+        threads=WORKERS,
+        asyncore_use_poll=True,
+        channel_request_lookahead=1,  # notices a client that has left
+        cleanup_interval=1,
+        connection_limit=CONNECTIONS,
+        max_request_body_size=LARGEST_BODY + 1,  # waitress refuses this many
+        max_request_header_size=64 << 10,
+        inbuf_overflow=2 * LARGEST_BODY,  # nothing goes to the disk, which may be full
+        outbuf_overflow=64 << 20,
+        log_socket_errors=False,
+        ident="midrun",
+        backlog=128,
+    )
+
+
+def _bound(listener: socket.socket) -> tuple[tuple[int, int, int, Any], bool]:
+    return (listener.family, listener.type, listener.proto, listener.getsockname()), False
