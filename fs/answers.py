@@ -1,17 +1,18 @@
 """Answers: the thread that answers faces from a tree, at the tree's end of their wires.
 
-It renders nodes and takes writes, and never waits: not for the device, not for the disk, not for a face that does not read.
-What takes time is a `Later`, answered when another thread resolves it.
+It renders nodes and takes writes, and never waits: not for the device, not for the disk, not for a face that does not
+read. What takes time is a `Later`, answered when another thread resolves it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import socket
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -19,9 +20,12 @@ from typing import Any
 
 from midrun.fs import forks
 from midrun.fs.faults import Fault, dump
-from midrun.fs.page import Page
-from midrun.fs.verbs import Later, Tree
+from midrun.fs.later import Later
+from midrun.fs.page import SLOTS, Page
+from midrun.fs.verbs import Tree
 from midrun.fs.wire import CHUNK, Frames, Garbled, Notice, frame
+
+_logger = logging.getLogger(__name__)
 
 _BACKLOG = 16 << 20
 """Unsent bytes at which a wire's further requests wait for the face to read."""
@@ -43,8 +47,9 @@ class Answers:
         self._selector.register(self._wake, selectors.EVENT_READ, self._run_calls)
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._wires: set[_End] = set()
+        """Those whose socket is open, from `connect` on: a child that is forked at any moment must close its copies."""
         self._watched: set[int] = set()
-        self._over = False
+        self._over = self._ended = False
         self._thread = threading.Thread(target=self._run, name="midrun-tree", daemon=True)
         forks.close_in_children(self)
 
@@ -61,8 +66,11 @@ class Answers:
     def connect(self, end: socket.socket, notice: Notice) -> Callable[[], None]:
         """Answer what is asked over `end`; return a function that says quit and closes it."""
         wire = _End(end, notice)
+        self._wires.add(wire)
         self.call(lambda: self._open(wire))
-        return lambda: self.call(lambda: self._close(wire, quit_=True))
+        if self._ended:
+            self._close_all()
+        return lambda: self.call(lambda: self._close(wire))
 
     def watch(self, pidfd: int, died: Callable[[], object]) -> None:
         """Call `died`, once, in the tree thread when the process of `pidfd` has ended, and close the descriptor."""
@@ -71,12 +79,17 @@ class Answers:
             self._unwatch(pidfd)
             died()
 
-        self.call(lambda: (self._watched.add(pidfd), self._selector.register(pidfd, selectors.EVENT_READ, ended)))
+        self._watched.add(pidfd)
+        self.call(lambda: self._selector.register(pidfd, selectors.EVENT_READ, ended))
+        if self._ended:
+            self._close_all()
 
     def stop(self, patience: float = 1.0) -> None:
         """Say quit on every wire, answer no more and end the thread."""
         self.call(self._end)
-        if self._thread.ident is not None:
+        if self._thread.ident is None:
+            self._run()
+        else:
             self._thread.join(patience)
 
     def close_in_child(self) -> None:
@@ -85,18 +98,17 @@ class Answers:
         for wire in self._wires:
             wire.socket.close()
         for pidfd in self._watched:
-            os.close(pidfd)
+            with suppress(OSError):
+                os.close(pidfd)
 
     def _run(self) -> None:
         while not self._over:
             for key, _ in self._selector.select():
-                key.data()
+                self._safely(key.data)
         forks.forget(self)
-        for wire in list(self._wires):
-            self._close(wire, quit_=True)
-        for pidfd in list(self._watched):
-            self._unwatch(pidfd)
         self._selector.close()
+        self._ended = True
+        self._close_all()
 
     def _end(self) -> None:
         self._over = True
@@ -106,68 +118,79 @@ class Answers:
             os.eventfd_read(self._wake)
         with suppress(Empty):
             while True:
-                self._calls.get_nowait()()
+                self._safely(self._calls.get_nowait())
+
+    def _safely(self, work: Callable[[], object]) -> None:
+        """Run `work`; a mistake in it must not end this thread, which answers every face."""
+        try:
+            work()
+        except Exception:
+            _logger.exception("a task of the tree thread failed")
+
+    def _close_all(self) -> None:
+        """Close what is open. Once the thread has ended, who brings a wire or a descriptor too late calls it too."""
+        for wire in list(self._wires):
+            self._close(wire)
+        for pidfd in list(self._watched):
+            self._unwatch(pidfd)
 
     def _unwatch(self, pidfd: int) -> None:
         if pidfd in self._watched:
             self._watched.discard(pidfd)
-            self._selector.unregister(pidfd)
+            with suppress(KeyError):  # It is not registered yet, or no more.
+                self._selector.unregister(pidfd)
             os.close(pidfd)
 
     def _open(self, wire: _End) -> None:
-        self._wires.add(wire)
         self._selector.register(wire.socket, selectors.EVENT_READ, partial(self._serve, wire))
 
-    def _close(self, wire: _End, *, quit_: bool = False) -> None:
-        if wire not in self._wires:
-            return
-        self._wires.discard(wire)
-        self._selector.unregister(wire.socket)
-        with suppress(OSError):
-            if quit_:
-                wire.socket.send(frame({"quit": True}))
-            # A forked child may hold a copy of the socket: closing ours would not end the connection.
-            wire.socket.shutdown(socket.SHUT_RDWR)
-        wire.socket.close()
+    def _close(self, wire: _End) -> None:
+        if wire in self._wires:
+            self._wires.discard(wire)
+            with suppress(KeyError):  # It is not registered yet, or no more.
+                self._selector.unregister(wire.socket)
+            wire.close()
+            self._page.let_wait()
 
     def _serve(self, wire: _End) -> None:
-        """Send what waits, receive what came, answer what was asked."""
+        """Send what waits, then take what was asked for as long as the face reads what it gets."""
         try:
             wire.flush()
-            if len(wire.outgoing) < _BACKLOG:
-                self._page.asks[0] = 0
-                for header, body in wire.receive():
-                    self._take(wire, header, body)
+            for header, body in wire.receive():
+                self._take(wire, header, body)
         except (OSError, Garbled):
             self._close(wire)
         else:
-            self._await_room(wire)
+            self._await_more(wire)
 
-    def _await_room(self, wire: _End) -> None:
+    def _await_more(self, wire: _End) -> None:
         if wire in self._wires:
-            events = 0 if len(wire.outgoing) >= _BACKLOG else selectors.EVENT_READ
+            if wire.full:
+                self._page.let_wait()
+            events = 0 if wire.full else selectors.EVENT_READ
             events |= selectors.EVENT_WRITE if wire.outgoing else 0
             self._selector.modify(wire.socket, events, partial(self._serve, wire))
 
     def _take(self, wire: _End, header: dict[str, Any], body: bytes) -> None:
+        """Answer a request, now or when its value has come; or pass on a notice."""
         if "notice" in header:
-            wire.notice(str(header.pop("notice")), header)
+            self._safely(partial(wire.notice, str(header.pop("notice")), header))
             return
-        request, path = header.get("id"), str(header.get("path"))
         try:
-            value = self._answer(header, path, body)
+            value = self._ask(header, body)
+            if isinstance(value, Later):
+                again = partial(self._land, wire, header, value)
+                value.tell(lambda: self.call(again))
+            else:
+                wire.answer(header.get("id"), value)
         except Fault as fault:
-            wire.put({"id": request, "fault": dump(fault)})
-            return
-        if isinstance(value, Later):
-            again = partial(self._land, wire, header, path, value)
-            value.tell(lambda: self.call(again))
-        elif isinstance(value, bytes):
-            wire.put({"id": request, "value": None}, value)
-        else:
-            wire.put({"id": request, "value": value})
+            wire.refuse(header.get("id"), fault)
+        match header:
+            case {"slot": int(slot), "id": int(number)} if 0 <= slot < SLOTS:
+                self._page.take(slot, number)
 
-    def _answer(self, header: dict[str, Any], path: str, body: bytes) -> object:
+    def _ask(self, header: dict[str, Any], body: bytes) -> object:
+        path = str(header.get("path"))
         match header.get("verb"):
             case "list":
                 return self._tree.list(path)
@@ -180,27 +203,21 @@ class Answers:
         message = f"no verb {header.get('verb')!r}: it is list, read, write or describe"
         raise Fault(message)
 
-    def _land(self, wire: _End, header: dict[str, Any], path: str, later: Later) -> None:
+    def _land(self, wire: _End, header: dict[str, Any], later: Later) -> None:
         """Answer the request whose value has come, if its wire is still there and it was not answered before."""
-        request = header.pop("id", None)
-        if wire not in self._wires or request is None:
+        if wire not in self._wires or "landed" in header:
             return
+        header["landed"] = True
+        path, finish = str(header.get("path")), self._tree.finish if header["verb"] == "read" else self._tree.told
         try:
-            value = later.result()
-            if header["verb"] == "read":
-                wire.put({"id": request, "value": None}, self._tree.finish(path, value))
-            else:
-                wire.put({"id": request, "value": value})
+            wire.answer(header.get("id"), finish(path, later.result()))
         except Fault as fault:
-            wire.put({"id": request, "fault": dump(fault)})
-        except OSError:
-            self._close(wire)
-            return
-        self._await_room(wire)
+            wire.refuse(header.get("id"), fault)
+        self._await_more(wire)
 
 
 class _End:
-    """The tree's end of one wire, and what waits to be sent over it."""
+    """The tree's end of one wire, and what waits to be sent over it. Sending raises OSError once the face is gone."""
 
     def __init__(self, end: socket.socket, notice: Notice) -> None:
         end.setblocking(False)
@@ -209,25 +226,54 @@ class _End:
         self.outgoing = bytearray()
         self._frames = Frames()
 
-    def put(self, header: dict[str, Any], body: bytes = b"") -> None:
-        self.outgoing += frame(header, body)
-        self.flush()
+    @property
+    def full(self) -> bool:
+        """Whether the face must read before it is answered further."""
+        return len(self.outgoing) >= _BACKLOG
+
+    def answer(self, request: object, value: object) -> None:
+        if isinstance(value, bytes):
+            self._put(frame({"id": request, "value": None}, value))
+        else:
+            self._put(frame({"id": request, "value": value}))
+
+    def refuse(self, request: object, fault: Fault) -> None:
+        self._put(frame({"id": request, "fault": dump(fault)}))
 
     def flush(self) -> None:
         while self.outgoing:
             try:
-                sent = self.socket.send(memoryview(self.outgoing)[:CHUNK])
+                sent = self.socket.send(memoryview(self.outgoing)[:CHUNK], socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return
             del self.outgoing[:sent]
 
-    def receive(self) -> list[tuple[dict[str, Any], bytes]]:
-        """Return the frames that have come. Raises OSError when the wire has ended."""
-        try:
-            data = self.socket.recv(CHUNK)
-        except BlockingIOError:
-            return []
-        if not data:
-            message = "the face closed its wire"
-            raise ConnectionResetError(message)
-        return list(self._frames.feed(data))
+    def receive(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Iterate over the frames that have come, until the wire is full. Raises OSError when the wire has ended."""
+        if not self.full:
+            yield from self._frames_of(b"")
+        if not self.full:
+            with suppress(BlockingIOError):
+                data = self.socket.recv(CHUNK)
+                if not data:
+                    message = "the face closed its wire"
+                    raise ConnectionResetError(message)
+                yield from self._frames_of(data)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            if not self.outgoing:
+                self.socket.send(frame({"quit": True}), socket.MSG_NOSIGNAL)
+            # A forked child may hold a copy of the socket: closing ours would not end the connection.
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def _frames_of(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        for whole in self._frames.feed(data):
+            yield whole
+            if self.full:
+                return
+
+    def _put(self, data: bytes) -> None:
+        self.outgoing += data
+        self.flush()

@@ -1,13 +1,16 @@
 """Forms: what may be written to a control file, and how what was written is read.
 
 A form takes one JSON object, checked strictly: the text "false" is no boolean, 7.0 is no integer, an unknown member
-is an error; only an integer where a float is due is converted. Where one argument says it all, the form takes a bare
-value too, as a shell writes it: `echo 5e-4 > control/set_learning_rate`.
+is an error, and so is one given twice; only an integer where a float is due is converted. Where one argument says it
+all, the form takes a bare value too, as a shell writes it: `echo 5e-4 > control/set_learning_rate`.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from midrun.fs.faults import FieldError, Invalid, TooLarge
@@ -26,6 +29,9 @@ class Form:
     """
 
     def __init__(self, name: str, doc: str, arguments: type[BaseModel], bare: str | None = None) -> None:
+        if bare is not None and bare not in arguments.model_fields:
+            message = f"{name}: a bare value is for '{bare}', which {arguments.__name__} does not have"
+            raise ValueError(message)
         self.name = name
         self.doc = doc
         self.arguments = arguments
@@ -33,6 +39,10 @@ class Form:
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema (draft 2020-12) of the object that the form takes."""
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> dict[str, Any]:
         return self.arguments.model_json_schema()
 
     def usage(self) -> str:
@@ -58,13 +68,21 @@ class Form:
         if len(data) > LONGEST:
             message = f"{self.name} takes at most {LONGEST} bytes, not {len(data)}"
             raise TooLarge(message)
+        document = self._document(data)
         try:
-            return self.arguments.model_validate_json(self._document(data), strict=True)
+            arguments = self.arguments.model_validate_json(document, strict=True)
         except ValidationError as error:
             errors = [
                 FieldError(loc=["body", *item["loc"]], msg=item["msg"], type=item["type"])
                 for item in error.errors(include_url=False, include_context=False, include_input=False)
             ]
+        else:
+            errors = [
+                FieldError(loc=["body", *loc], msg="Member is given more than once", type="repeated")
+                for loc in _repeated(document)
+            ]
+            if not errors:
+                return arguments
         message = f"{self.name}: " + "; ".join(f"{_pointed(e['loc'])}{e['msg']}" for e in errors)
         raise Invalid(message, errors)
 
@@ -75,18 +93,55 @@ class Form:
             return b"{}"
         if self.bare is None or text.startswith(b"{"):
             return text
-        plain = text.decode("utf-8", "backslashreplace")
+        try:
+            plain = text.decode()
+        except UnicodeDecodeError:
+            return text  # pydantic says what is wrong with it.
         try:
             value = json.loads(plain)
-        except ValueError:
-            value = plain
-        if self._bare_is_text() and not isinstance(value, str):
-            value = plain
-        return json.dumps({self.bare: value}).encode()
+            if self._means_text(value):
+                value = plain
+            return json.dumps({self.bare: value}).encode()
+        except (ValueError, RecursionError):
+            return json.dumps({self.bare: plain}).encode()
 
-    def _bare_is_text(self) -> bool:
+    def _means_text(self, value: object) -> bool:
+        """Whether what reads as the JSON value `value` is text: the argument takes text, and no such value."""
         schema = self.schema()["properties"][self.bare]
-        return any(kind.get("type") == "string" for kind in (schema, *schema.get("anyOf", ())))
+        kinds = {kind.get("type") for kind in (schema, *schema.get("anyOf", ()))}
+        if "number" in kinds:
+            kinds.add("integer")
+        return "string" in kinds and _KINDS[type(value)] not in kinds
+
+
+_KINDS = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of a JSON object, in the order written, repeated ones too."""
+
+
+def _repeated(document: bytes) -> Iterator[list[str | int]]:
+    """Iterate over the places of members that are given more than once: of those, JSON readers take one or another."""
+    left: list[tuple[list[str | int], object]] = [
+        ([], json.loads(document, object_pairs_hook=_Members, parse_int=str, parse_float=str))
+    ]
+    while left:
+        loc, value = left.pop()
+        if isinstance(value, _Members):
+            names = Counter(name for name, _ in value)
+            yield from ([*loc, name] for name, count in names.items() if count > 1)
+            left.extend(([*loc, name], item) for name, item in value)
+        elif isinstance(value, list):
+            left.extend(([*loc, index], item) for index, item in enumerate(value))
 
 
 def _pointed(loc: list[str | int]) -> str:

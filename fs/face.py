@@ -60,7 +60,9 @@ class Face:
         Process id of the trainer, or None where there is none.
     """
 
-    def __init__(self, view: View, options: dict[str, Any], wire: Notified | None = None, trainer: int | None = None):
+    def __init__(
+        self, view: View, options: dict[str, Any], wire: Notified | None = None, trainer: int | None = None
+    ) -> None:
         self.view = view
         self.options = options
         self.trainer = trainer
@@ -89,13 +91,13 @@ def main(handed: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
     config = Handed(**json.loads(handed))
-    serve: Serve = importlib.import_module(config.module).serve
     try:
         trainer = os.pidfd_open(config.trainer)
     except ProcessLookupError:
         return
     if os.getppid() != config.trainer:
         return  # The trainer ended before it could be watched; the number may be another process's by now.
+    serve: Serve = importlib.import_module(config.module).serve
     trio.run(_live, config, serve, trainer)
 
 

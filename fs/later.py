@@ -16,7 +16,7 @@ class Later:
 
     def __init__(self) -> None:
         self._outcome: tuple[object, Fault | None] | None = None
-        self._told: Callable[[], object] | None = None
+        self._told: list[Callable[[], object]] = []
 
     def resolve(self, value: object) -> None:
         """Give the value."""
@@ -27,8 +27,11 @@ class Later:
         self._settle((None, fault))
 
     def tell(self, told: Callable[[], object]) -> None:
-        """Call `told` once the outcome is there, in the thread that gives it; at once if it is there. It may be called twice."""
-        self._told = told
+        """Call `told` when the outcome is given, in the thread that gives it; at once if it is there.
+
+        It may be called twice.
+        """
+        self._told.append(told)
         if self._outcome is not None:
             told()
 
@@ -48,8 +51,8 @@ class Later:
         return value
 
     def _settle(self, outcome: tuple[object, Fault | None]) -> None:
-        # Two attribute stores and two loads, each atomic: whichever of _settle and tell comes second sees the other.
+        # A store and a load on either side, each atomic: whichever of _settle and tell comes second sees the other.
         if self._outcome is None:
             self._outcome = outcome
-        if self._told is not None:
-            self._told()
+            for told in self._told:
+                told()

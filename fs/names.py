@@ -75,5 +75,6 @@ def split(path: str) -> list[str]:
         return []
     segments = path.split("/")
     if any(segment in {"", ".", ".."} or "\0" in segment for segment in segments):
-        raise ValueError(path)
+        message = f"{path!r} is no path: a segment of it is empty, '.' or '..', or holds a NUL"
+        raise ValueError(message)
     return segments

@@ -61,5 +61,5 @@ class Page:
         self._memory[_TAKEN + slot] = number & 0xFF
 
     def let_wait(self) -> None:
-        """Mark, as the tree thread, that the training thread need not make way: who still waits is gone, or does not read."""
+        """Mark, as the tree thread, that nobody need make way: who still waits is gone, or does not read."""
         self.asks[1] = self.asks[0]

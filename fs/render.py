@@ -80,7 +80,8 @@ def _finite(value: object, pointer: str, nonfinite: dict[str, str]) -> Any:  # n
         case float():
             return _real(value, pointer, nonfinite)
         case Mapping():
-            return {str(key): _finite(item, f"{pointer}/{_pointed(str(key))}", nonfinite) for key, item in value.items()}
+            members = ((str(key), item) for key, item in value.items())
+            return {key: _finite(item, f"{pointer}/{_pointed(key)}", nonfinite) for key, item in members}
         case bytes() | bytearray():
             return bytes(value).decode("utf-8", "backslashreplace")
         case Sequence():

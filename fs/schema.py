@@ -8,12 +8,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from midrun.fs.later import Later
 
-_PLAIN: dict[object, str] = {
+_PLAIN: dict[object, str | list[str]] = {
     str: "string",
     int: "integer",
-    float: "number",
+    float: ["number", "null"],
     bool: "boolean",
     bytes: "string",
+    None: "null",
     type(None): "null",
 }
 
@@ -21,10 +22,9 @@ _PLAIN: dict[object, str] = {
 def schema_of(annotation: object) -> dict[str, Any]:
     """Return the schema of the values that `annotation` describes; `{}`, which allows all, where it does not say.
 
-    A value that comes `Later` has the type it will have. A float may be null in a document, since JSON has no word for NaN.
+    A value that comes `Later` has the type it will have. A float may be null in a document, since JSON has no word
+    for NaN.
     """
-    if annotation is float:
-        return {"type": ["number", "null"]}
     if annotation in _PLAIN:
         return {"type": _PLAIN[annotation]}
     if is_typeddict(annotation):
@@ -36,11 +36,15 @@ def schema_of(annotation: object) -> dict[str, Any]:
     if origin is Literal:
         return {"enum": list(arguments)}
     kind = origin or annotation
-    if isinstance(kind, type) and issubclass(kind, Mapping):
+    if not isinstance(kind, type):
+        return {}
+    if issubclass(kind, str | bytes):
+        return {"type": "string"}
+    if issubclass(kind, Mapping):
         return {"type": "object", **({"additionalProperties": schema_of(arguments[1])} if arguments else {})}
     if kind is tuple and arguments[1:] != (...,):
         return {"type": "array", **({"prefixItems": [schema_of(item) for item in arguments]} if arguments else {})}
-    if isinstance(kind, type) and issubclass(kind, Sequence):
+    if issubclass(kind, Sequence):
         return {"type": "array", **({"items": schema_of(arguments[0])} if arguments else {})}
     return {}
 

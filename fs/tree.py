@@ -168,21 +168,26 @@ def control(
 class Dir:
     """A directory: its files in the order they are declared, the directories it holds, then what comes and goes.
 
-    An attribute that is a `Dir` or a `Link` is an entry too, named as the attribute with `-` for `_`. A directory
-    whose entries come and go also overrides `members` and `member`.
+    An attribute that is a `Dir` or a `Link` is an entry too, named as the attribute with `-` for `_`, unless it begins
+    with `_`. A directory whose entries come and go also overrides `members` and `member`.
     """
+
+    plain: ClassVar[bool] = False
+    """Whether each entry that comes and goes is a file of one plain value, whatever its name: see `names.escape`."""
+    placeholder: ClassVar[str] = "<name>"
+    """What the documentation calls an entry that comes and goes."""
 
     _files: ClassVar[dict[str, File[Any, Any] | Control[Any, Any]]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = {f.name: f for f in vars(cls).values() if isinstance(f, File | Control)}
-        cls._files = {**cls._files, **own}
+        declared = [f for kind in reversed(cls.__mro__) for f in vars(kind).values() if isinstance(f, File | Control)]
+        cls._files = {f.name: f for f in declared}
 
     @property
     def doc(self) -> str:
         """What the directory holds."""
-        return inspect.getdoc(type(self)) or ""
+        return "" if type(self).__doc__ is None else inspect.getdoc(type(self)) or ""
 
     def members(self) -> Iterable[str]:
         """Return the plain names of the entries that come and go."""
@@ -202,12 +207,13 @@ class Dir:
         for file_name, declared in self._files.items():
             yield file_name, declared.bind(self)
         for attribute, value in vars(self).items():
-            if isinstance(value, Dir | Link):
+            if isinstance(value, Dir | Link) and not attribute.startswith("_"):
                 yield attribute.replace("_", "-"), value
         for name in self.members():
-            node = self.member(name)
+            file_name = self._escape(name)
+            node = None if self.declares(file_name) else self.member(name)
             if node is not None:
-                yield names.escape(name), node
+                yield file_name, node
 
     def entry(self, file_name: str) -> Node | None:
         """Return the entry of this file name, or None."""
@@ -217,15 +223,20 @@ class Dir:
         held = self._held(file_name)
         if held is not None:
             return held
-        name = names.unescape(file_name)
+        name = names.unescape(file_name, plain=self.plain)
         if name is not None:
             return self.member(name)
         # A name too long for a file is found by its hash.
-        return next((self.member(name) for name in self.members() if names.escape(name) == file_name), None)
+        return next((self.member(name) for name in self.members() if self._escape(name) == file_name), None)
+
+    def _escape(self, name: str) -> str:
+        return names.escape(name, plain=self.plain)
 
     def _held(self, file_name: str) -> Dir | Link | None:
+        if "_" in file_name or file_name.startswith("-"):
+            return None
         value = vars(self).get(file_name.replace("-", "_"))
-        return value if isinstance(value, Dir | Link) and "_" not in file_name else None
+        return value if isinstance(value, Dir | Link) else None
 
 
 Node: TypeAlias = Dir | Leaf | Link

@@ -7,16 +7,20 @@ process, and the wire (see `wire`) answers from a tree in another. A face can't 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypedDict
+from contextlib import suppress
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound
-from midrun.fs.later import Later as Later  # a verb of a tree may return one
+from midrun.fs.later import Later
 from midrun.fs.names import split
-from midrun.fs.render import render
+from midrun.fs.render import jsonable, render
 from midrun.fs.tree import Dir, Leaf, Link, Node
 
 Kind = Literal["dir", "file", "link"]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Entry(TypedDict):
@@ -60,6 +64,22 @@ class Verbs(Protocol):
         """Return what is known of the node at `path` without reading it."""
 
 
+def _guarded(verb: Callable[Concatenate[Any, str, P], T]) -> Callable[Concatenate[Any, str, P], T]:
+    """Make whatever goes wrong in a node that node's fault: it never ends the thread that answers."""
+
+    @functools.wraps(verb)
+    def guarded(self: object, path: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return verb(self, path, *args, **kwargs)
+        except Fault:
+            raise
+        except Exception as error:
+            message = f"'{path}' failed: {type(error).__name__}: {error}"
+            raise Fault(message) from error
+
+    return guarded
+
+
 class Tree:
     """The verbs over a root directory, called in the thread that owns the tree.
 
@@ -94,32 +114,44 @@ class Tree:
             node = child
         return node, fixed
 
+    @_guarded
     def list(self, path: str) -> list[Entry]:
         """Return the entries of the directory at `path`."""
         node, fixed = self.walk(path)
         if not isinstance(node, Dir):
             message = f"'{path}' is a file: read it"
             raise NotADirectory(message)
-        children = _guarded(path, lambda: list(node))
-        return [_entry(name, child, fixed=fixed and node.declares(name)) for name, child in children]
+        return [_entry(name, child, fixed=fixed and node.declares(name)) for name, child in node]
 
+    @_guarded
     def read(self, path: str) -> bytes | Later:
         """Return the rendered file at `path`, or a `Later` whose value `finish` renders."""
         leaf = self._leaf(path)
         if leaf.slow and self._aside is not None:
-            return self._shown_aside(path, leaf)
-        value = _guarded(path, leaf.show)
+            return self._shown_aside(path, leaf, self._aside)
+        value = leaf.show()
         return value if isinstance(value, Later) else self.finish(path, value)
 
+    @_guarded
     def finish(self, path: str, value: object) -> bytes:
         """Return the bytes of a value that the file at `path` showed."""
-        return _guarded(path, lambda: render(path.rpartition("/")[2], value))
+        return render(path.rpartition("/")[2], value)
 
-    def write(self, path: str, data: bytes, *, check: bool = False) -> object:
-        """Store `data` in the control file at `path`, or only `check` it; return the result, or a `Later` for it."""
-        leaf = self._leaf(path)
-        return _guarded(path, lambda: leaf.write(data, check=check))
+    @_guarded
+    def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+        """Store `data` in the control file at `path`, or only `check` it.
 
+        Returns what came of it, a JSON value, or a `Later` whose value `told` makes one.
+        """
+        value = self._leaf(path).write(data, check=check)
+        return value if isinstance(value, Later) else self.told(path, value)
+
+    @_guarded
+    def told(self, path: str, value: object) -> Any:  # noqa: ANN401 - any JSON value
+        """Return what storing to the file at `path` returned, as a JSON value."""
+        return jsonable(value)
+
+    @_guarded
     def describe(self, path: str) -> Description:
         """Return what is known of the node at `path` without reading it."""
         node, fixed = self.walk(path)
@@ -136,18 +168,21 @@ class Tree:
         message = f"'{path}' is {what}"
         raise IsADirectory(message)
 
-    def _shown_aside(self, path: str, leaf: Leaf) -> Later:
+    def _shown_aside(self, path: str, leaf: Leaf, aside: Callable[[Callable[[], None]], object]) -> Later:
         later = Later()
 
         def show() -> None:
             try:
-                later.resolve(_guarded(path, leaf.show))
+                later.resolve(self._show(path, leaf))
             except Fault as fault:
                 later.fail(fault)
 
-        if self._aside is not None:
-            self._aside(show)
+        aside(show)
         return later
+
+    @_guarded
+    def _show(self, path: str, leaf: Leaf) -> object:
+        return leaf.show()
 
 
 class Local:
@@ -168,7 +203,7 @@ class Local:
     async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`."""
         value = self._tree.write(path, data, check=check)
-        return await _settled(value) if isinstance(value, Later) else value
+        return self._tree.told(path, await _settled(value)) if isinstance(value, Later) else value
 
     async def describe(self, path: str) -> Description:
         """Return what is known of the node at `path`."""
@@ -180,20 +215,14 @@ async def _settled(later: Later) -> object:
 
     done = trio.Event()
     token = trio.lowlevel.current_trio_token()
-    later.tell(lambda: token.run_sync_soon(done.set))
+
+    def told() -> None:
+        with suppress(trio.RunFinishedError):  # The reader has gone.
+            token.run_sync_soon(done.set)
+
+    later.tell(told)
     await done.wait()
     return later.result()
-
-
-def _guarded(path: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - returns what `work` returns
-    """Return what `work` returns; a mistake in a node is that node's fault, and never ends the thread that answers."""
-    try:
-        return work()
-    except Fault:
-        raise
-    except Exception as error:
-        message = f"'{path}' could not be shown: {type(error).__name__}: {error}"
-        raise Fault(message) from error
 
 
 def _entry(name: str, node: Node, *, fixed: bool) -> Entry:

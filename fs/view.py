@@ -1,7 +1,8 @@
 """The view: what a face shows of a tree, and for how long.
 
 A face asks for each file at most ten times a second, whatever the number of its readers, and goes on showing the last
-value, marked as old, while the trainer is too busy to answer. What must never be old, the nodes that steer, is never kept.
+value, marked as old, while the trainer is too busy to answer. What must never be old, the nodes that steer, is never
+kept.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import trio
 
@@ -28,7 +29,7 @@ PATIENCE = 5.0
 LIVE_PATIENCE = 30.0
 """Seconds to wait for a file that is made on demand."""
 MEMORY = 32 << 20
-"""Bytes of files and listings that a view keeps."""
+"""Bytes of files that a view keeps, and as many of listings and of descriptions."""
 
 T = TypeVar("T")
 
@@ -53,19 +54,27 @@ class View:
         The tree.
     generation
         Returns a number that changes when all that is kept is void.
+    now
+        The clock that says how old something is, in seconds. Any thread may call it.
     """
 
-    def __init__(self, verbs: Verbs, generation: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        verbs: Verbs,
+        generation: Callable[[], int] = lambda: 0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._verbs = verbs
         self._generation = generation
+        self._now = now
         self._fixed: dict[str, Description] = {}
-        self._files: _Shelf[Shot] = _Shelf(lambda shot: len(shot.data))
+        self._files: _Shelf[Shot] = _Shelf(lambda shot: 200 + len(shot.data))
         self._lists: _Shelf[list[Entry]] = _Shelf(lambda entries: 200 * len(entries))
         self._descriptions: _Shelf[Description] = _Shelf(lambda _: 1000)
         self._slow = False
         self._scope = trio.open_nursery()
 
-    async def __aenter__(self) -> View:
+    async def __aenter__(self) -> Self:
         self._nursery = await self._scope.__aenter__()
         return self
 
@@ -80,13 +89,13 @@ class View:
         kept = self._files.get(path)
         return kept.answer if kept is not None and self._is_current(kept) else None
 
-    async def look(self, path: str) -> Description:
+    async def look(self, path: str, patience: float = PATIENCE) -> Description:
         """Return what is known of the node at `path` without reading it."""
         fixed = self._fixed.get(path)
         if fixed is not None:
             return fixed
-        description = await self._recall(self._descriptions, path, partial(self._verbs.describe, path))
-        if description["fixed"]:
+        description = await self._recall(self._descriptions, path, partial(self._verbs.describe, path), patience)
+        if description["fixed"] and description["kind"] != "link":  # A link may point elsewhere by and by.
             self._fixed[path] = description
         return description
 
@@ -105,15 +114,14 @@ class View:
         kept = self.at_hand(path)
         if kept is not None:
             return kept
-        node = await self.look(path)
-        if node["cached"] and not node["live"]:
+        node = await self.look(path, patience)
+        if node["live"]:
+            return await self._wait(self._ask(self._files, path, partial(self._fetch, path), keep=False), LIVE_PATIENCE)
+        if node["cached"]:
             return await self._recall(self._files, path, partial(self._fetch, path), patience)
-        flight = self._files.flights.get(path) if node["live"] else None
-        if flight is None:
-            flight = _Flight(self._generation(), trio.Event())
-            self._launch(self._files, path, flight, partial(self._fetch, path), keep=False)
-        await self._wait(flight, LIVE_PATIENCE if node["live"] else patience, path)
-        return flight.answer()
+        with trio.move_on_after(patience):
+            return await self._fetch(path)
+        raise TimedOut(_late(path, patience))
 
     async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it."""
@@ -136,22 +144,16 @@ class View:
         return self.changed(path, Shot(data, time.time_ns()))
 
     def _is_current(self, kept: _Kept[Any]) -> bool:
-        return kept.generation == self._generation() and time.monotonic() - kept.landed < KEPT
+        return kept.generation == self._generation() and self._now() - kept.landed < KEPT
 
-    async def _recall(
-        self, shelf: _Shelf[T], path: str, fetch: Callable[[], Awaitable[T]], patience: float = PATIENCE
-    ) -> T:
+    async def _recall(self, shelf: _Shelf[T], path: str, fetch: _Fetch[T], patience: float = PATIENCE) -> T:
         """Return what is kept while it is current, else the tree's answer, else what is kept, marked as old."""
         kept = shelf.get(path)
         if kept is not None and self._is_current(kept):
             return kept.answer
-        flight = shelf.flights.get(path)
-        if flight is None or flight.generation != self._generation():
-            flight = _Flight(self._generation(), trio.Event())
-            self._launch(shelf, path, flight, fetch)
+        flight = self._ask(shelf, path, fetch)
         if kept is None:
-            await self._wait(flight, patience, path)
-            return flight.answer()
+            return await self._wait(flight, patience)
         # After one answer that came late, old values are shown at once until the trainer answers again: a listing of
         # 500 files would else take 500 times 200 ms.
         with trio.move_on_after(0 if self._slow else PROMPT):
@@ -159,62 +161,66 @@ class View:
         if flight.landed.is_set():
             return flight.answer()
         self._slow = True
-        return _aged(kept)
+        return _aged(kept, self._now() - kept.landed)
 
-    async def _wait(self, flight: _Flight[Any], patience: float, path: str) -> None:
+    async def _wait(self, flight: _Flight[T], patience: float) -> T:
         with trio.move_on_after(patience):
             await flight.landed.wait()
         if not flight.landed.is_set():
-            raise TimedOut(_late(path, patience))
+            raise TimedOut(_late(flight.path, patience))
+        return flight.answer()
 
-    def _launch(
-        self,
-        shelf: _Shelf[T],
-        path: str,
-        flight: _Flight[T],
-        fetch: Callable[[], Awaitable[T]],
-        *,
-        keep: bool = True,
-    ) -> None:
-        shelf.flights[path] = flight
-        self._nursery.start_soon(self._fly, shelf, path, flight, fetch, keep)
+    def _ask(self, shelf: _Shelf[T], path: str, fetch: _Fetch[T], *, keep: bool = True) -> _Flight[T]:
+        """Return the question that is on its way, or ask one: asked before the last bump, an answer would be void."""
+        flight = shelf.flights.get(path)
+        if flight is None or flight.generation != self._generation():
+            flight = shelf.flights[path] = _Flight(path, self._generation())
+            self._nursery.start_soon(partial(self._fly, shelf, flight, fetch, keep=keep))
+        return flight
 
-    async def _fly(
-        self, shelf: _Shelf[T], path: str, flight: _Flight[T], fetch: Callable[[], Awaitable[T]], keep: bool
-    ) -> None:
-        """Ask the tree once, for all who wait, and keep the answer; an answer that comes late is kept all the same."""
+    async def _fly(self, shelf: _Shelf[T], flight: _Flight[T], fetch: _Fetch[T], *, keep: bool) -> None:
+        """Ask the tree once, for all who wait, and keep the answer; an answer that comes late is kept all the same.
+
+        Unless a question that was asked later has taken this one's place: its answer is the newer one.
+        """
+        path = flight.path
         try:
             answer = await fetch()
-            flight.land(answer)
-            if keep:
-                shelf.put(path, _Kept(answer, flight.generation, time.monotonic()))
-            self._slow = False
         except Fault as fault:
             flight.crash(fault)
             if not isinstance(fault, Gone):
-                shelf.drop(path)
+                self._slow = False
+                if shelf.flights.get(path) is flight:
+                    shelf.drop(path)
+        else:
+            flight.land(answer)
+            self._slow = False
+            if keep and shelf.flights.get(path) is flight:
+                shelf.put(path, _Kept(answer, flight.generation, self._now()))
         finally:
+            flight.landed.set()
             if shelf.flights.get(path) is flight:
                 del shelf.flights[path]
-            flight.landed.set()
+
+
+_Fetch: TypeAlias = Callable[[], Awaitable[T]]
 
 
 class _Flight(Generic[T]):
     """A question on its way, and all who wait for its answer."""
 
-    def __init__(self, generation: int, landed: trio.Event) -> None:
+    def __init__(self, path: str, generation: int) -> None:
+        self.path = path
         self.generation = generation
-        self.landed = landed
+        self.landed = trio.Event()
         self._answer: T | None = None
         self._fault: Fault | None = Gone("the run has ended")
 
     def land(self, answer: T) -> None:
         self._answer, self._fault = answer, None
-        self.landed.set()
 
     def crash(self, fault: Fault) -> None:
         self._fault = fault
-        self.landed.set()
 
     def answer(self) -> T:
         if self._fault is not None:
@@ -256,10 +262,8 @@ class _Shelf(Generic[T]):
             self._weight -= self._weigh(kept.answer)
 
 
-def _aged(kept: _Kept[T]) -> T:
-    if isinstance(kept.answer, Shot):
-        return replace(kept.answer, age=time.monotonic() - kept.landed)  # type: ignore[return-value]  # T is Shot here
-    return kept.answer
+def _aged(kept: _Kept[T], age: float) -> T:
+    return replace(kept.answer, age=age) if isinstance(kept.answer, Shot) else kept.answer
 
 
 def _late(path: str, patience: float) -> str:

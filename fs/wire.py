@@ -1,8 +1,9 @@
 """The wire: the four verbs between a face and the process that has the tree, over a socket pair.
 
 A frame is two lengths (big-endian 32-bit: header, body), a JSON header and the body's bytes. A face sends requests
-`{"id", "verb", "path", ...}`; each is answered, in any order, by `{"id", "value"}` or `{"id", "fault"}`. A face also sends
-notices `{"notice", ...}` about itself, and the other side sends `{"quit": true}`.
+`{"id", "verb", "path", ...}`; each is answered, in any order, by `{"id", "value"}` or `{"id", "fault"}`. A face also
+sends notices `{"notice", ...}` about itself, and the other side sends `{"quit": true}`. A request whose face shares a
+page with the trainer also has a `slot`: there the face has marked the request's id.
 
 This module has the frames and the face's end; `answers` has the other end. Neither end takes the end of file for a
 sign of death, since a forked child may hold a copy of a socket: both watch the other process by pidfd.
@@ -19,7 +20,7 @@ from typing import Any
 
 import trio
 
-from midrun.fs.faults import Fault, Gone, load
+from midrun.fs.faults import Fault, Gone, dump, load
 from midrun.fs.page import Page
 from midrun.fs.verbs import Description, Entry
 
@@ -27,9 +28,10 @@ _LENGTHS = struct.Struct(">II")
 LONGEST_HEADER = 64 << 20
 LONGEST_BODY = 1 << 30
 CHUNK = 256 << 10
+_ENDED = "the run has ended"
 
 
-class Garbled(ValueError):
+class Garbled(ValueError):  # noqa: N818 - named for what happened, as faults are
     """The other end of the wire sent what no frame looks like."""
 
 
@@ -46,7 +48,10 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Take received bytes and iterate over the frames that are now whole. Raises `Garbled`."""
+        """Take received bytes and iterate over the frames that are now whole. Raises `Garbled`.
+
+        Frames that are not asked for stay, for the next time.
+        """
         self._buffer += data
         while len(self._buffer) >= _LENGTHS.size:
             header_size, body_size = _LENGTHS.unpack_from(self._buffer)
@@ -57,16 +62,17 @@ class Frames:
             end = middle + body_size
             if len(self._buffer) < end:
                 return
-            header = _header(bytes(self._buffer[_LENGTHS.size : middle]))
-            body = bytes(self._buffer[middle:end])
+            with memoryview(self._buffer) as view:
+                text, body = bytes(view[_LENGTHS.size : middle]), bytes(view[middle:end])
             del self._buffer[:end]
+            header = _header(text)
             yield header, body
 
 
 def _header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         message = f"a header that is no JSON object: {text[:80]!r}"
@@ -75,7 +81,17 @@ def _header(text: bytes) -> dict[str, Any]:
 
 
 class Wire:
-    """The face's end: the verbs, asked over a socket. `run` must be running, in the same trio loop."""
+    """The face's end: the verbs, asked over a socket. `run` must be running, in the same trio loop.
+
+    Parameters
+    ----------
+    end
+        The face's end of the socket pair.
+    page
+        The page that is shared with the other side, if there is one.
+    slot
+        This face's slot of the page.
+    """
 
     def __init__(self, end: socket.socket, page: Page | None = None, slot: int = 0) -> None:
         end.setblocking(False)
@@ -92,7 +108,7 @@ class Wire:
         """Set when the other side says quit, or closes the wire."""
 
     async def run(self) -> None:
-        """Carry requests and answers until the wire is closed."""
+        """Carry requests and answers until the wire is closed; then close the socket."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send)
@@ -100,14 +116,16 @@ class Wire:
                 nursery.cancel_scope.cancel()
         finally:
             self._closed = True
+            self._socket.close()
             self.quit.set()
             for answer in self._waiting.values():
-                answer.settle({"fault": {"kind": "Gone", "message": "the run has ended", "errors": None}}, b"")
+                answer.settle({"fault": dump(Gone(_ENDED))}, b"")
 
     async def list(self, path: str) -> list[Entry]:
         """Return the entries of the directory at `path`."""
         header, _ = await self._ask({"verb": "list", "path": path})
-        return _value(header)
+        entries: list[Entry] = _value(header)
+        return entries
 
     async def read(self, path: str) -> bytes:
         """Return the rendered file at `path`."""
@@ -122,7 +140,8 @@ class Wire:
     async def describe(self, path: str) -> Description:
         """Return what is known of the node at `path`."""
         header, _ = await self._ask({"verb": "describe", "path": path})
-        return _value(header)
+        description: Description = _value(header)
+        return description
 
     def notify(self, notice: str, **detail: Any) -> None:  # noqa: ANN401 - any JSON value
         """Tell the other side something about this face."""
@@ -130,14 +149,15 @@ class Wire:
 
     async def _ask(self, request: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         if self._closed:
-            message = "the run has ended"
-            raise Gone(message)
+            raise Gone(_ENDED)
         request_id = next(self._ids)
         answer = self._waiting[request_id] = _Answer()
         try:
-            if self._page is not None:
-                self._page.ask(self._slot)
-            self._put(frame({"id": request_id, **request}, body))
+            if self._page is None:
+                self._put(frame({"id": request_id, **request}, body))
+            else:
+                self._put(frame({"id": request_id, "slot": self._slot, **request}, body))
+                self._page.ask(self._slot, request_id)
             await answer.landed.wait()
         finally:
             del self._waiting[request_id]
@@ -147,7 +167,7 @@ class Wire:
         """Send what the socket takes now and leave the rest to `_send`: nobody ever waits to ask."""
         if not self._outgoing:
             try:
-                data = data[self._socket.send(data) :]
+                data = data[self._socket.send(data, socket.MSG_NOSIGNAL) :]
             except BlockingIOError:
                 pass
             except OSError:
@@ -161,7 +181,7 @@ class Wire:
             await self._to_send.wait()
             await trio.lowlevel.wait_writable(self._socket)
             try:
-                del self._outgoing[: self._socket.send(self._outgoing[:CHUNK])]
+                del self._outgoing[: self._socket.send(self._outgoing[:CHUNK], socket.MSG_NOSIGNAL)]
             except BlockingIOError:
                 continue
             except OSError:
@@ -180,12 +200,16 @@ class Wire:
                 return
             if not data:
                 return
-            for header, body in self._frames.feed(data):
-                if header.get("quit"):
-                    return
-                answer = self._waiting.get(header.get("id", 0))
-                if answer is not None:
-                    answer.settle(header, body)
+            try:
+                for header, body in self._frames.feed(data):
+                    if header.get("quit"):
+                        return
+                    request_id = header.get("id")
+                    answer = self._waiting.get(request_id) if isinstance(request_id, int) else None
+                    if answer is not None:
+                        answer.settle(header, body)
+            except Garbled:
+                return
 
 
 class _Answer:

@@ -75,6 +75,11 @@ class Attachment:
         return type(self), (self.config, self.given)
 
     @property
+    def run(self) -> Run | None:
+        """The run while it is live, with its tree's `Root` to be made from it; else None."""
+        return self._run
+
+    @property
     def run_dir(self) -> str | None:
         """The run directory, or None while nothing runs."""
         return None if self._run is None else str(self._run.directory)
@@ -94,18 +99,32 @@ class Attachment:
             else:
                 _warn(message)
 
+    def broke(self, hook: str, error: Exception) -> None:
+        """Say that midrun's part of a hook failed. Training goes on, unless `inspection_strict` wants the error."""
+        if hook == "setup" and self.config.inspection_strict:
+            raise error
+        message = f"midrun's part of {hook} failed:\n{_told(error)}"
+        if self._run is not None:
+            self._run.log.alert(message)
+        else:
+            _warn(message)
+
     # ---- the hooks: setup and teardown
 
     def setup(self, module: LightningModule, stage: str) -> None:
         """Start the run."""
         del stage
-        trainer = module.trainer
-        # Modules nest, and only the one that the Trainer trains has a run.
-        if not self.config.midrun_enabled or trainer.strategy._lightning_module is not module:  # noqa: SLF001 - no other way
+        if not self.config.midrun_enabled:
             return
         try:
-            self._start(trainer, module)
+            # Without a Trainer, somebody calls the hook by hand. Modules nest, and only the one that the Trainer trains
+            # has a run.
+            trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
+            if trainer is not None and trainer.strategy._lightning_module is module:  # noqa: SLF001 - no other way
+                self._start(trainer, module)
         except Exception as error:
+            if self._run is not None:
+                self._run.raised(error)
             self._stop()
             if self.config.inspection_strict:
                 raise
@@ -123,6 +142,7 @@ class Attachment:
 
         self._stop()
         self._run_id = self._run_id or new_run_id()
+        # Rank zero chooses, and must not fail to tell: the others wait for it.
         chosen = run_directory(trainer, self._run_id) if trainer.is_global_zero else ""
         directory = trainer.strategy.broadcast(chosen)
         ranks = all_ranks(trainer)

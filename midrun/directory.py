@@ -7,6 +7,7 @@ first logger it is `<save_dir>/midrun/<version>`. Without a logger, or when the 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
+_logger = logging.getLogger("midrun")
 _OWN_DIRECTORY = {"TensorBoardLogger", "CSVLogger"}
 
 
@@ -32,19 +34,27 @@ def sanitized(version: str) -> str:
 def run_directory(trainer: Trainer, run_id: str) -> str:
     """Return the absolute run directory for what `trainer` runs. Only global rank zero's answer counts.
 
-    It asks the first logger, never `trainer.log_dir`, which is a collective operation.
+    It asks the first logger, never `trainer.log_dir`, which is a collective operation. A logger that fails when it is
+    asked is as good as none.
     """
-    logger = trainer.loggers[0] if trainer.loggers else None
-    if logger is not None:
-        if _keeps_own_directory(logger):
-            directory = getattr(logger, "log_dir", None)
-            if directory and _is_local(directory):
-                return os.path.abspath(str(directory))
-        version = getattr(logger, "version", None)
-        name = "" if version is None else sanitized(str(version))
-        if name:
-            return os.path.join(_root(getattr(logger, "save_dir", None), trainer), "midrun", name)
-    return os.path.join(_root(None, trainer), "midrun", run_id)
+    own = None
+    if trainer.loggers:
+        try:
+            own = _of_logger(trainer.loggers[0], trainer)
+        except Exception as error:  # noqa: BLE001 - a logger is anybody's code, and training must go on
+            _logger.warning("the logger does not say where it keeps the run (%s: %s)", type(error).__name__, error)
+    return own or os.path.join(_root(None, trainer), "midrun", run_id)
+
+
+def _of_logger(logger: Any, trainer: Trainer) -> str | None:  # noqa: ANN401 - any package's logger
+    """Return the run directory that `logger` determines, or None when it has no version."""
+    if _keeps_own_directory(logger):
+        directory = getattr(logger, "log_dir", None)
+        if directory and _is_local(directory):
+            return os.path.abspath(str(directory))
+    version = getattr(logger, "version", None)
+    name = "" if version is None else sanitized(str(version))
+    return os.path.join(_root(getattr(logger, "save_dir", None), trainer), "midrun", name) if name else None
 
 
 def _keeps_own_directory(logger: Any) -> bool:  # noqa: ANN401 - any package's logger

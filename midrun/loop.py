@@ -58,7 +58,13 @@ class LightningLoop:
         self._trainer = trainer
         self.module = module
         self._on_device = trainer.strategy.root_device.type != "cpu"
-        self._names: dict[str, tuple[str, ...]] = {}
+        self._connector = trainer._logger_connector  # noqa: SLF001 - see `_metrics`
+        self._epoch_loop = trainer.fit_loop.epoch_loop
+        self._epochs = trainer.fit_loop.epoch_progress
+        # Outside of fit these would be what an earlier fit left behind.
+        fits = trainer.state.fn == "fit"
+        self._results: dict[str, Any] = self._epoch_loop._results if fits else {}  # noqa: SLF001 - as above
+        self._named: list[tuple[Any, tuple[str, ...]]] = []
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -97,13 +103,18 @@ class LightningLoop:
         }
 
     def sample(self, batch: int | None) -> Sample:
-        """Take a sample at a safe point, where `batch` is the index of the batch."""
-        trainer = self._trainer
-        rates = tuple(
-            tuple(group["lr"] for group in optimizer.param_groups if "lr" in group) for optimizer in trainer.optimizers
-        )
+        """Take a sample at a safe point, where `batch` is the index of the batch.
+
+        It runs twice a batch in the training thread, hence the shortcuts past Lightning's properties.
+        """
+        rates = [[group.get("lr") for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
         return take(
-            trainer.global_step, trainer.current_epoch, batch, self._metrics(), rates, on_device=self._on_device
+            self._epoch_loop.global_step,
+            self._epochs.current.completed,
+            batch,
+            self._metrics(),
+            rates,
+            on_device=self._on_device,
         )
 
     def _metrics(self) -> dict[str, Scalar]:
@@ -113,23 +124,23 @@ class LightningLoop:
         behind. So this takes the cached dictionary and puts over it what the present batch has logged, which
         Lightning keeps, as a clone of its own, in each metric's `_forward_cache`.
         """
-        metrics: dict[str, Scalar] = {**self._trainer._logger_connector._callback_metrics}  # noqa: SLF001 - as said
-        if self._trainer.training:
-            names = self._names
-            for key, result in self._trainer.fit_loop.epoch_loop._results.items():  # noqa: SLF001 - as said
-                if result.has_reset:
-                    continue
+        metrics: dict[str, Scalar] = {**self._connector._callback_metrics}  # noqa: SLF001 - as said
+        if len(self._results) != len(self._named):
+            self._named = [(result, _names(result.meta)) for result in self._results.values()]
+        for result, names in self._named:
+            if names and not result.has_reset:
                 value = result._forward_cache  # noqa: SLF001 - as said
                 if isinstance(value, torch.Tensor):
-                    for name in names[key] if key in names else self._name(key, result.meta):
+                    for name in names:
                         metrics[name] = value
         return metrics
 
-    def _name(self, key: str, meta: Any) -> tuple[str, ...]:  # noqa: ANN401 - Lightning's metadata has no public type
-        """Return the names under which a metric's step values go: none when it is only logged per epoch."""
-        names = (meta.name, f"{meta.name}_step") if meta.on_epoch else (meta.name,)
-        self._names[key] = names if meta.on_step else ()
-        return self._names[key]
+
+def _names(meta: Any) -> tuple[str, ...]:  # noqa: ANN401 - Lightning's metadata has no public type
+    """Return the names under which a metric's step values go: none when it is only logged per epoch."""
+    if not meta.on_step:
+        return ()
+    return (meta.name, f"{meta.name}_step") if meta.on_epoch else (meta.name,)
 
 
 class Ending:

@@ -111,6 +111,8 @@ class TorchDebug(Dir):
 class Ranks(Dir):
     """The processes that train: one file for each rank, `0.json` first."""
 
+    placeholder = "<rank>.json"
+
     def __init__(self, run: Run) -> None:
         self._run = run
 
@@ -123,7 +125,9 @@ class Ranks(Dir):
         rank = next((rank for rank in self._run.ranks if f"{rank['rank']}.json" == name), None)
         if rank is None:
             return None
-        return Leaf(lambda: rank, doc=f"Rank {rank['rank']}.", schema=lambda: schema_of(Rank))
+        return Leaf(
+            lambda: rank, doc="One process: its rank, host, process id and device.", schema=lambda: schema_of(Rank)
+        )
 
 
 def _version(package: str) -> str | None:

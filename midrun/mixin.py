@@ -39,7 +39,10 @@ class MidrunMixin(_Base):
     """Attributes that may be changed while the run is live: a list of dotted paths, or a dictionary from path to
     limits (`min`, `max`, `label`)."""
 
-    _midrun: Attachment
+    @functools.cached_property
+    def _midrun(self) -> Attachment:
+        """What the model carries of midrun: with the defaults, where the mixin's `__init__` was passed by."""
+        return Attachment(MidrunConfig())
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
         super().__init_subclass__(**kwargs)
@@ -66,11 +69,15 @@ class MidrunMixin(_Base):
         **kwargs: Any,  # noqa: ANN401 - passed on
     ) -> None:
         # Options that a model passes through its own __init__ are no hyperparameters of the model.
+        given = self._midrun.given
+        named = [arg for arg in args if not (isinstance(arg, str) and arg in given)]
+        if args and not named:
+            return
         ignored = [ignore] if isinstance(ignore, str) else list(ignore or ())
         current = inspect.currentframe()
         super().save_hyperparameters(
-            *args,
-            ignore=[*ignored, *self._midrun.given],
+            *named,
+            ignore=[*ignored, *given],
             frame=frame or (current.f_back if current is not None else None),
             logger=logger,
             **kwargs,
@@ -84,12 +91,16 @@ class MidrunMixin(_Base):
 
 def _hook(name: str) -> Callable[..., Any]:
     """Return the mixin's hook `name`: the module's own part, then midrun's."""
+    part = getattr(Attachment, name)
 
     def hook(self: MidrunMixin, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
         result = getattr(super(MidrunMixin, self), name)(*args, **kwargs)
         attachment = self._midrun
         attachment.reached[name] = True
-        getattr(attachment, name)(self, *args, **kwargs)
+        try:
+            part(attachment, self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
+            attachment.broke(name, error)
         return result
 
     hook.__name__, hook.__qualname__ = name, f"MidrunMixin.{name}"
@@ -125,6 +136,7 @@ def _guard(cls: type, name: str) -> None:
     override = vars(owner)[name]
     if not inspect.isfunction(override):
         return
+    part = getattr(Attachment, name)
 
     @functools.wraps(override)
     def guarded(self: MidrunMixin, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
@@ -132,8 +144,13 @@ def _guard(cls: type, name: str) -> None:
         attachment.reached[name] = False
         result = override(self, *args, **kwargs)
         if not attachment.reached[name]:
+            # Said before an override of this override asks the same.
+            attachment.reached[name] = True
             attachment.missed(f"{owner.__qualname__}.{name}", name)
-            getattr(attachment, name)(self, *args, **kwargs)
+            try:
+                part(attachment, self, *args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - as in `_hook`
+                attachment.broke(name, error)
         return result
 
     setattr(cls, name, guarded)

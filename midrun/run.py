@@ -138,9 +138,9 @@ class Run:
             self.sample = self.loop.sample(self.batch)
         except Exception:  # noqa: BLE001 - whatever the loop's insides do, training goes on
             self.log.alert(f"the state of the loop could not be read:\n{traceback.format_exc().rstrip()}")
-        if self._asks[0]:
+        asks = self._asks
+        if asks[0] != asks[1]:
             # A face waits, and this loop may be one that never leaves the GIL for long.
-            self._asks[0] = 0
             time.sleep(_GIL_BREAK)
 
     def turn(self, batch: int | None = None) -> None:

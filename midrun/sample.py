@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,8 @@ from midrun.device import HostCopy
 
 Scalar = torch.Tensor | float
 """A number as it was logged or set; a tensor may still be on its way through a device."""
+Rates = Sequence[Sequence[Scalar | None]]
+"""The learning rates, per optimizer and parameter group; None where a group has none."""
 
 
 class Sample(NamedTuple):
@@ -29,8 +31,7 @@ class Sample(NamedTuple):
     time: float
     """When it was taken, in seconds of the wall clock."""
     metrics: Mapping[str, Scalar]
-    rates: tuple[tuple[Scalar, ...], ...]
-    """The learning rates, per optimizer and parameter group."""
+    rates: Rates
     copies: tuple[tuple[list[tuple[str, int, int]], HostCopy], ...] = ()
     """For each device, the places of its scalars and their copy; see `_placed`."""
 
@@ -50,7 +51,7 @@ class Sample(NamedTuple):
         for places, copy in self.copies:
             copied.update(zip(places, copy.values(), strict=True))
 
-        def number(place: tuple[str, int, int], scalar: Scalar) -> float | None:
+        def number(place: tuple[str, int, int], scalar: Scalar | None) -> float | None:
             return copied[place] if place in copied else _number(scalar)
 
         metrics = {name: number((name, -1, -1), scalar) for name, scalar in self.metrics.items()}
@@ -80,7 +81,7 @@ def take(
     epoch: int,
     batch: int | None,
     metrics: Mapping[str, Scalar],
-    rates: tuple[tuple[Scalar, ...], ...],
+    rates: Rates,
     *,
     on_device: bool,
 ) -> Sample:
@@ -89,9 +90,7 @@ def take(
     return Sample(global_step, epoch, batch, time.time(), metrics, rates, copies)
 
 
-def _copies(
-    metrics: Mapping[str, Scalar], rates: tuple[tuple[Scalar, ...], ...]
-) -> tuple[tuple[list[tuple[str, int, int]], HostCopy], ...]:
+def _copies(metrics: Mapping[str, Scalar], rates: Rates) -> tuple[tuple[list[tuple[str, int, int]], HostCopy], ...]:
     """Start one copy to the host for each device that holds scalars."""
     by_device: dict[torch.device, list[tuple[tuple[str, int, int], torch.Tensor]]] = {}
     for place, scalar in _placed(metrics, rates):
@@ -102,9 +101,7 @@ def _copies(
     )
 
 
-def _placed(
-    metrics: Mapping[str, Scalar], rates: tuple[tuple[Scalar, ...], ...]
-) -> Iterable[tuple[tuple[str, int, int], Scalar]]:
+def _placed(metrics: Mapping[str, Scalar], rates: Rates) -> Iterable[tuple[tuple[str, int, int], Scalar | None]]:
     """Iterate over the scalars with their places: a metric's name, or the numbers of an optimizer and its group."""
     yield from (((name, -1, -1), scalar) for name, scalar in metrics.items())
     for optimizer, groups in enumerate(rates):
@@ -119,8 +116,8 @@ def is_real_scalar(value: torch.Tensor) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.numel() == 1 and not value.is_complex()
 
 
-def _number(scalar: Scalar) -> float | None:
+def _number(scalar: Scalar | None) -> float | None:
     if isinstance(scalar, torch.Tensor):
         # A tensor on a device is in the copies, unless the copy could not be made: it is never waited for here.
         return float(scalar.item()) if scalar.device.type == "cpu" and is_real_scalar(scalar) else None
-    return float(scalar)
+    return None if scalar is None else float(scalar)

@@ -189,7 +189,7 @@ class MetricFiles(Dir):
             return None
         return Leaf(
             lambda: self._run.valued(lambda _, values: values.metrics.get(name)),
-            doc=f"The metric {name} at the last safe point, as a float.",
+            doc="One metric at the last safe point, as a float.",
             schema=lambda: schema_of(float),
         )
 

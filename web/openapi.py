@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from midrun.fs.faults import Fault
 from midrun.fs.render import NONFINITE
 from midrun.fs.verbs import Description
 from midrun.web.calls import JSON, TEXT, Query, Route
+from midrun.web.nodes import href, show, write
 
 if TYPE_CHECKING:
     from midrun.web.site import Site
 
 Schema = dict[str, Any]
 
+CONTROL = "control"
+"""The directory of what can be written."""
 LISTING: Mapping[str, Any] = {"$ref": "#/components/schemas/Listing"}
 
 _ENTRY: Schema = {
@@ -98,13 +102,17 @@ _AGE = {
 
 
 async def described(site: Site, routes: Iterable[Route]) -> dict[str, Description]:
-    """Return what the tree says of the routes' nodes, by path. A node that is not there yet is left out."""
+    """Return what the tree says of the routes' nodes and of its control files, by path.
+
+    A node that is not there yet is left out.
+    """
+    paths = {route.node for route in routes if route.node and "{" not in route.node}
     found: dict[str, Description] = {}
-    for path in {route.node for route in routes if route.node and "{" not in route.node}:
-        try:
+    with suppress(Fault):
+        paths |= {f"{CONTROL}/{entry['name']}" for entry in await site.view.list(CONTROL) if entry["writable"]}
+    for path in sorted(paths):
+        with suppress(Fault):
             found[path] = await site.view.describe(path)
-        except Fault:
-            continue
     return found
 
 
@@ -117,9 +125,14 @@ def document(routes: Iterable[Route], described: Mapping[str, Description], vers
         item: Schema = {}
         if route.get is not None:
             item["get"] = _get(route, node, schemas)
-        if route.post is not None:
+        if route.post is not None and "{" not in route.node:
             item["post"] = _post(route, node, schemas)
         paths[_plain(route.path)] = item
+    for path, node in described.items():
+        if node["writable"]:
+            # `/files/{path}` takes POST for each of these; each takes arguments of its own.
+            route = Route(href(path), f"{path}: what it takes, and writing it", node=path, get=show, post=write)
+            paths[route.path] = {"get": _get(route, node, schemas), "post": _post(route, node, schemas)}
     return {
         "openapi": "3.1.0",
         "info": {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 from waitress import wasyncore  # type: ignore[import-untyped]
 from waitress.adjustments import Adjustments  # type: ignore[import-untyped]
 from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
+from waitress.parser import HTTPRequestParser  # type: ignore[import-untyped]
 from waitress.server import TcpWSGIServer  # type: ignore[import-untyped]
 from waitress.task import ErrorTask, ThreadedTaskDispatcher  # type: ignore[import-untyped]
 
@@ -55,7 +57,16 @@ class Server:
         self._ended = ended
         self._workers = ThreadedTaskDispatcher()
         self._workers.set_thread_count(WORKERS)
-        self._listener = _Listener(app, {}, True, listener, self._workers, _adjustments(), *_bound(listener))
+        self._listener = TcpWSGIServer(
+            app,
+            map={},
+            _sock=listener,
+            dispatcher=self._workers,
+            adj=_adjustments(),
+            sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
+            bind_socket=False,
+        )
+        self._listener.channel_class = _Channel
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="midrun-web", daemon=True)
 
@@ -73,6 +84,7 @@ class Server:
         try:
             while not self._stopping.is_set():
                 self._turn(1.0)
+                self._part_with_the_slow()
             self._take_down()
         finally:
             self._ended()
@@ -80,6 +92,13 @@ class Server:
     def _turn(self, seconds: float) -> None:
         # poll, not select: a file descriptor over 1023 would end select, and with it the server.
         wasyncore.loop(timeout=seconds, use_poll=True, map=self._listener._map, count=1)  # noqa: SLF001 - waitress has no other way in
+
+    def _part_with_the_slow(self) -> None:
+        # waitress closes a connection when it can be written to next, which for a client that reads nothing is never.
+        now = time.monotonic()
+        for channel in list(self._listener.active_channels.values()):
+            if channel.is_overdue(now):
+                channel.handle_close()
 
     def _take_down(self) -> None:
         listener, workers = self._listener, self._workers
@@ -120,10 +139,19 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
         self.write(body)
 
 
+class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
+    """A request as it comes. `curl` sends an address with an ï in it as it was typed: it is encoded here."""
+
+    def parse_header(self, header_plus: bytes) -> None:
+        line, separator, rest = header_plus.partition(b"\r\n")
+        super().parse_header(re.sub(rb"[\x80-\xff]", lambda byte: b"%%%02X" % ord(byte[0]), line) + separator + rest)
+
+
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """One connection. It knows since when a request is being received."""
 
     error_task_class = _ErrorTask
+    parser_class = _Parser
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -146,24 +174,11 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return bool(resting and time.time() - self.last_activity > IDLE_SECONDS)
 
 
-class _Listener(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
-    """The listening side, which looks after its connections once a second."""
-
-    channel_class = _Channel
-
-    def maintenance(self, now: float) -> None:
-        del now  # the wall clock's
-        for channel in self.active_channels.values():
-            if channel.is_overdue(time.monotonic()):
-                channel.will_close = True
-
-
 def _adjustments() -> object:
     return Adjustments(
         threads=WORKERS,
         asyncore_use_poll=True,
         channel_request_lookahead=1,  # notices a client that has left
-        cleanup_interval=1,
         connection_limit=CONNECTIONS,
         max_request_body_size=LARGEST_BODY + 1,  # waitress refuses this many
         max_request_header_size=64 << 10,
@@ -173,7 +188,3 @@ def _adjustments() -> object:
         ident="midrun",
         backlog=128,
     )
-
-
-def _bound(listener: socket.socket) -> tuple[tuple[int, int, int, Any], bool]:
-    return (listener.family, listener.type, listener.proto, listener.getsockname()), False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import math
 import queue
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,19 +138,25 @@ class Model(Dir):
         return later
 
 
-class Unit(BaseModel):
-    """A part of the arguments."""
-
-    model_config = ConfigDict(extra="forbid")
-    scale: float = 1.0
-
-
 class SetLearningRate(BaseModel):
     """The arguments."""
 
     model_config = ConfigDict(extra="forbid")
     value: float
-    unit: Unit | None = None
+
+
+class Unit(BaseModel):
+    """A part of arguments."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    scale: float = 1.0
+
+
+class Scale(BaseModel):
+    """Arguments that have parts."""
+
+    model_config = ConfigDict(extra="forbid")
+    unit: Unit
 
 
 class Nothing(BaseModel):
@@ -157,17 +165,8 @@ class Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Control(Dir):
-    """What steers the run."""
-
-    def __init__(self) -> None:
-        self.rates: list[float] = []
-
-    @control("set_learning_rate", SetLearningRate, bare="value")
-    def set_learning_rate(self, arguments: SetLearningRate) -> dict[str, Any]:
-        """Set the learning rate."""
-        self.rates.append(arguments.value)
-        return {"id": "c1", "value": arguments.value}
+class Buttons(Dir):
+    """What steers the run, with documents alone."""
 
     @control("pause", Nothing)
     def pause(self, arguments: Nothing) -> str:
@@ -179,6 +178,24 @@ class Control(Dir):
     def refuse(self, arguments: Nothing) -> None:
         """Do nothing, loudly."""
         raise Conflict("the run has stopped")
+
+    @control("scale", Scale)
+    def scale(self, arguments: Scale) -> float:
+        """Scale something."""
+        return arguments.unit.scale
+
+
+class Control(Buttons):
+    """What steers the run, with documents and bare values."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    @control("set_learning_rate", SetLearningRate, bare="value")
+    def set_learning_rate(self, arguments: SetLearningRate) -> dict[str, Any]:
+        """Set the learning rate."""
+        self.rates.append(arguments.value)
+        return {"id": "c1", "value": arguments.value}
 
 
 class Artifacts(Dir):
@@ -217,6 +234,25 @@ class Root(Dir):
         self.artifacts = Artifacts()
         if broken:
             self.broken = Broken()
+
+
+class Documented(Dir):
+    """A run whose schemas say all there is to say, and which answers at once."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.model = Model()
+        self.model.at_once = True
+        self.control = Buttons()
+        self.artifacts = Artifacts()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Wait until `condition` holds, and fail when it does not come to that."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.005)
 
 
 @contextmanager
@@ -288,3 +324,13 @@ def serving(root: Dir, **options: Any) -> Iterator[Served]:
 
     with looping(main) as value:
         yield value
+
+
+def ask_once(served: Served, host: str, path: str = "/files/state/status") -> int:
+    """Return the status of one GET under a host's name."""
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    try:
+        connection.request("GET", path, headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()

@@ -17,7 +17,7 @@ from midrun.web import nodes
 from midrun.web.nodes import href
 from midrun.web.site import Site
 from tests.web.conftest import Client
-from tests.web.sample import METRICS, Root
+from tests.web.sample import METRICS, Root, wait_until
 
 
 def walk(directory: Dir, path: str = "") -> Iterator[tuple[str, Dir | Leaf | Link]]:
@@ -263,13 +263,6 @@ def test_a_value_of_a_run_that_does_not_answer_says_how_old_it_is(client: Client
     assert float(answer.headers["x-midrun-age"]) >= KEPT
     root.model.pending.get(timeout=10).resolve("made again")
     wait_until(lambda: client.simulate_get("/files/model/busy").content == b"made again\n")
-
-
-def wait_until(condition: Any, seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_a_live_file_is_waited_for_and_a_third_reader_is_told_to_come_back(

@@ -1,22 +1,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-import falcon
-import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, settings
-
-from midrun.web.app import make_app
 from midrun.web.calls import Route
-from midrun.web.hosts import Hosts
 from midrun.web.nodes import write
 from midrun.web.openapi import document
 from midrun.web.routes import ROUTES
 from tests.web.conftest import Client
-from tests.web.sample import Root, shown
+from tests.web.sample import Documented, Root, serving, shown
 
 
 def references(value: Any) -> Iterator[str]:
@@ -35,12 +31,11 @@ def test_every_documented_row_is_in_the_document_and_nothing_else(client: Client
     assert served["openapi"].startswith("3.1")
     assert served["info"]["version"] == "1.2.3"
     rows = {route.path.replace(":path}", "}"): route for route in ROUTES if route.summary}
-    assert set(served["paths"]) == set(rows)
+    controls = {f"/files/control/{name}" for name in ("pause", "refuse", "scale", "set_learning_rate")}
+    assert set(served["paths"]) == {*rows, *controls}
     for path, item in served["paths"].items():
-        expected = {method for method in ("get", "post") if getattr(rows[path], method)}
-        assert set(item) == expected
-        for operation in item.values():
-            assert operation["summary"] == rows[path].summary
+        assert set(item) == ({"get", "post"} if path in controls else {"get"})
+        assert path in controls or item["get"]["summary"] == rows[path].summary
     identifiers = [operation["operationId"] for item in served["paths"].values() for operation in item.values()]
     assert len(identifiers) == len(set(identifiers))
 
@@ -59,13 +54,13 @@ def test_a_node_that_is_not_there_yet_is_documented_without_a_schema() -> None:
 
 
 def test_definitions_inside_a_node_s_schema_are_found_from_the_document_s_root() -> None:
-    rows = (Route("/control/set_learning_rate", "Set it", node="control/set_learning_rate", post=write),)
+    rows = (Route("/control/scale", "Scale it", node="control/scale", post=write),)
     with shown(Root()) as site:
-        described = site.ask(lambda: site.view.describe("control/set_learning_rate"))
-    made = document(rows, {"control/set_learning_rate": described}, "1")
-    body = made["paths"]["/control/set_learning_rate"]["post"]["requestBody"]
+        described = site.ask(lambda: site.view.describe("control/scale"))
+    made = document(rows, {"control/scale": described}, "1")
+    body = made["paths"]["/control/scale"]["post"]["requestBody"]
     assert body["required"]
-    assert "#/components/schemas/ControlSetLearningRateArguments.Unit" in list(references(body))
+    assert "#/components/schemas/ControlScaleArguments.Unit" in list(references(body))
     for reference in references(made):
         node = made
         for step in reference.removeprefix("#/").split("/"):
@@ -77,31 +72,25 @@ def test_the_document_names_no_host(client: Client) -> None:
     assert re.findall(r"https?://", client.simulate_get("/openapi.json").text) == []
 
 
-@pytest.fixture
-def quick() -> Iterator[falcon.App[falcon.Request, falcon.Response]]:
-    root = Root()
-    root.model.at_once = True
-    with shown(root) as site:
-        yield make_app(site, Hosts.of_machine({}, "", ()))
-
-
-@pytest.fixture
-def document_of_the_app(quick: falcon.App[falcon.Request, falcon.Response]) -> Any:
-    return schemathesis.openapi.from_wsgi("/openapi.json", quick)
-
-
-schema = schemathesis.pytest.from_fixture("document_of_the_app")
-
-
-@schema.parametrize()
-@settings(
-    max_examples=50,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-    database=None,
-    derandomize=True,
-)
-def test_the_app_does_what_its_document_says(case: schemathesis.Case) -> None:
-    response = case.call_and_validate()
-    assert response.status_code < 500
+def test_the_server_does_what_its_document_says(times: Callable[[int], int], tmp_path: Path) -> None:
+    command = [
+        "run",
+        "--max-examples",
+        str(times(300)),
+        "--seed",
+        "1",
+        "--generation-database",
+        "none",
+        "--workers",
+        "2",
+    ]
+    with serving(Documented()) as served:
+        ran = subprocess.run(
+            [sys.executable, "-m", "schemathesis.cli", *command, f"http://127.0.0.1:{served.port}/openapi.json"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "No issues found" in ran.stdout, ran.stdout

@@ -1,0 +1,110 @@
+"""The ground that a trainer stands on: what is missing, forbidden or full around it.
+
+Each is made in the trainer's own process, before it trains and for it and its children alone: mounts are made in a mount
+namespace of its own, so there is nothing to take back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+_NEW_NAMESPACE = 0x20000
+_NEW_USER = 0x10000000
+_BIND, _MOVE, _RECURSIVE, _SLAVE, _REMOUNT, _READ_ONLY = 0x1000, 0x2000, 0x4000, 0x80000, 0x20, 0x1
+_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prepare(wanted: dict[str, Any]) -> None:
+    """Make the ground that `wanted` describes: a name of a function below, and its argument, for each thing."""
+    makers = {make.__name__: make for make in (covered, no_fuse_device, small, read_only, files, user, no_new_privs)}
+    if {"covered", "no_fuse_device", "small", "read_only"} & set(wanted):
+        _own_namespace()
+    for name, make in makers.items():  # in this order: who is nobody can't mount
+        if name in wanted:
+            make(wanted[name])
+
+
+def covered(paths: dict[str, str]) -> None:
+    """Put something over each path: a path of the disk, or a new tmpfs for `tmpfs`."""
+    for path, cover in paths.items():
+        if cover == "tmpfs":
+            _mount("tmpfs", path, "tmpfs", 0, "")
+        else:
+            _mount(cover, path, None, _BIND, "")
+
+
+def no_fuse_device(aside: str) -> None:
+    """Have a /dev without /dev/fuse; it is put together in the folder `aside`."""
+    _mount("tmpfs", aside, "tmpfs", 0, "")
+    for name in ("null", "zero", "full", "random", "urandom"):
+        Path(aside, name).touch()
+        _mount(f"/dev/{name}", f"{aside}/{name}", None, _BIND, "")
+    Path(aside, "shm").mkdir()
+    _mount("/dev/shm", f"{aside}/shm", None, _BIND, "")  # noqa: S108 - torch's workers share memory there
+    _mount(aside, "/dev", None, _MOVE, "")
+
+
+def small(paths: dict[str, int]) -> None:
+    """Put a file system of so many bytes over each path."""
+    for path, size in paths.items():
+        _mount("tmpfs", path, "tmpfs", 0, f"size={size}")
+
+
+def read_only(paths: list[str]) -> None:
+    """Have each path read-only, as it is."""
+    for path in paths:
+        _mount(path, path, None, _BIND, "")
+        _mount(path, path, None, _BIND | _REMOUNT | _READ_ONLY, "")
+
+
+def files(count: int) -> None:
+    """Allow so many open files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+def user(number: int) -> None:
+    """Be an ordinary user."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(number, number, number)
+        os.setresuid(number, number, number)
+
+
+def no_new_privs(wanted: bool) -> None:
+    """Have no program that is started gain rights, as containers do."""
+    if wanted:
+        _check(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def _own_namespace() -> None:
+    if os.geteuid() == 0:
+        _check(_libc.unshare(_NEW_NAMESPACE), "a mount namespace")
+    else:
+        own, group = os.geteuid(), os.getegid()
+        _check(_libc.unshare(_NEW_NAMESPACE | _NEW_USER), "a mount namespace of a user's own")
+        with contextlib.suppress(OSError):
+            Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {own} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    # What is unmounted outside is unmounted here too; what is mounted here is mounted here alone.
+    _mount("none", "/", None, _RECURSIVE | _SLAVE, "")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str) -> None:
+    done = _libc.mount(
+        source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags), data.encode()
+    )
+    _check(done, f"a mount of {source} at {target}")
+
+
+def _check(done: int, what: str) -> None:
+    if done != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")

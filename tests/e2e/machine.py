@@ -1,0 +1,197 @@
+"""What the machine says of a run: its processes, mounts, ports. Nothing here asks midrun.
+
+Files of a mount are only ever touched in other processes, since a mount can hang whoever touches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 30.0
+"""Seconds to wait for what should happen at once, on a machine that has other things to do."""
+_FORCE, _DETACH = 1, 2
+
+
+def wait_for(condition: Callable[[], T], what: str, seconds: float = PATIENCE, every: float = 0.01) -> T:
+    """Return what `condition` returns as soon as that is true; fail when it is not in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            message = f"not in {seconds:g} s: {what}"
+            raise AssertionError(message)
+        time.sleep(every)
+    return value
+
+
+def sh(*command: str | Path, seconds: float = PATIENCE, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end. One that hangs is killed and not waited for: a dead mount may never let go of it."""
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="surrogateescape",
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    try:
+        out, err = process.communicate(text, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1)
+        message = f"it hung for {seconds:g} s: {' '.join(map(str, command))}"
+        raise AssertionError(message) from None
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def output(*command: str | Path, seconds: float = PATIENCE, text: str | None = None) -> str:
+    """Return what a program prints; it must end well and complain of nothing."""
+    done = sh(*command, seconds=seconds, text=text)
+    assert (done.returncode, done.stderr) == (0, ""), (command, done)
+    return done.stdout
+
+
+# ---- processes
+
+
+def alive(pid: int) -> bool:
+    """Whether a process lives; one that has ended and is not waited for does not."""
+    return _state(pid) not in {"", "Z", "X"}
+
+
+def _state(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def faces_of(trainer: int) -> dict[int, str]:
+    """Return the living face processes of a trainer, and the module that each runs."""
+    found = {}
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            if len(words) > 4 and "midrun.fs.face" in "".join(words[:5]) and alive(pid):
+                handed = json.loads(words[-2])
+                if handed["trainer"] == trainer:
+                    found[pid] = handed["module"]
+    return found
+
+
+def session_of(leader: int) -> list[int]:
+    """Return the living processes of a session: the trainer, if it lives, and its workers."""
+    found = []
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3] == str(leader) and alive(pid):
+                found.append(pid)
+    return found
+
+
+def children_of(parent: int) -> list[int]:
+    """Return the living children of a process, in the order of their start."""
+    found = []
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(parent) and alive(pid):
+                found.append(pid)
+    return sorted(found)
+
+
+def open_files(pid: int) -> list[str]:
+    """Return what the descriptors of a process point at."""
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return found
+
+
+def end(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal, if the process is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+# ---- mounts
+
+
+def mounts(below: Path | str, pid: int | str = "self") -> dict[str, str]:
+    """Return the mounts at or below a folder, and the kinds of their file systems."""
+    found = {}
+    folder = str(below)
+    for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
+        if place == folder or place.startswith(f"{folder}/"):
+            found[place] = after.split()[0]
+    return found
+
+
+def unmount(place: str) -> None:
+    """Take a mount away and let go of whoever waits in it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(place.encode(), _FORCE | _DETACH) != 0:
+        sh("fusermount3", "-u", "-z", place)
+
+
+# ---- ports
+
+
+def free_port(count: int = 20) -> int:
+    """Return a port that is free, with `count` more behind it that nobody is likely to want."""
+    while True:
+        # Below those that the kernel gives to whoever asks for any.
+        first = random.randrange(12000, 32000 - count)  # noqa: S311 - no secret
+        with contextlib.suppress(OSError):
+            listening(first).close()
+            return first
+
+
+def listening(port: int) -> socket.socket:
+    """Return a socket that listens on a port of this machine."""
+    end_ = socket.socket()
+    try:
+        end_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        end_.bind(("127.0.0.1", port))
+        end_.listen()
+    except OSError:
+        end_.close()
+        raise
+    return end_
+
+
+def holders(port: int) -> set[int]:
+    """Return the processes that hold a socket that listens on a port of this machine."""
+    wanted, sockets = f":{port:04X}", set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[1].endswith(wanted) and words[3] == "0A":  # LISTEN
+                    sockets.add(f"socket:[{words[9]}]")
+    found = set()
+    for pid in _pids() if sockets else ():
+        with contextlib.suppress(OSError):
+            if sockets & set(open_files(pid)):
+                found.add(pid)
+    return found

@@ -1,0 +1,358 @@
+"""A run as a test sees it: a trainer process, its run directory, and its two faces."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tests.e2e.machine import (
+    alive,
+    end,
+    faces_of,
+    free_port,
+    holders,
+    mounts,
+    output,
+    session_of,
+    unmount,
+    wait_for,
+)
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+WEB, MOUNT = "midrun.web.face", "midrun.fs.mount"
+GONE_SECONDS = 1.0
+"""Seconds after a trainer's death in which mount, port and face processes are gone."""
+
+# One thread in each trainer: the machine has few cores and many trainers.
+_SINGLE = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+
+
+class Forge:
+    """The fork server, as one of its clients sees it."""
+
+    def __init__(self, shared: Path) -> None:
+        self._address = shared / "forge"
+        with (shared / "forge.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._socket = self._connect() or self._start()
+        self._file = self._socket.makefile("rwb")
+        self._codes: dict[int, int] = {}
+        self.started: list[Run] = []
+
+    def close(self) -> None:
+        """End every trainer and let go of the server."""
+        self._file.close()
+        self._socket.close()
+
+    def start(self, program: str, plan: dict[str, Any], root: Path, **how: Any) -> Run:
+        """Start a trainer; `how` has more of `environ`, `path` and `ground`."""
+        plan = {"root": str(root), **plan}
+        port = plan["midrun"] = {"rest_port": free_port(), **plan.get("midrun", {})}
+        asked = {
+            "program": program,
+            "plan": plan,
+            "folder": str(root),
+            "out": str(root / "out"),
+            "err": str(root / "err"),
+            "path": [str(entry) for entry in how.get("path", ())],
+            "environ": {**os.environ, **_SINGLE, **how.get("environ", {})},
+            "ground": how.get("ground", {}),
+        }
+        self._file.write(f"{json.dumps(asked)}\n".encode())
+        self._file.flush()
+        run = Run(self, self._hear("started"), root, port["rest_port"], plan)
+        self.started.append(run)
+        return run
+
+    def code(self, pid: int, deadline: float) -> int | None:
+        """Return the exit code of a trainer, minus the signal for one that was killed; None if it lives too long."""
+        while pid not in self._codes:
+            self._socket.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                self._hear("")
+            except TimeoutError:
+                return None
+            finally:
+                self._socket.settimeout(None)
+        return self._codes[pid]
+
+    def _hear(self, wanted: str) -> int:
+        """Take news until one is of the wanted kind, or take one."""
+        while True:
+            news = json.loads(self._readline())
+            if "ended" in news:
+                self._codes[news["ended"]] = news["code"]
+            if wanted in news or not wanted:
+                return int(news.get(wanted, 0))
+
+    def _readline(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = self._socket.recv(1)
+            if not byte:
+                message = f"the fork server ended: {Path(f'{self._address}.log').read_text()}"
+                raise AssertionError(message)
+            line += byte
+        return line
+
+    def _connect(self) -> socket.socket | None:
+        end_ = socket.socket(socket.AF_UNIX)
+        try:
+            end_.connect(str(self._address))
+            end_.settimeout(10)
+            if end_.recv(3) == b"{}\n":
+                end_.settimeout(None)
+                return end_
+        except OSError:
+            pass
+        end_.close()
+        return None
+
+    def _start(self) -> socket.socket:
+        # With a parent that ends at once, it is nobody's child: the last to leave ends it.
+        with Path(f"{self._address}.log").open("wb") as log:
+            subprocess.run(
+                ["setsid", "--fork", sys.executable, "-m", "tests.e2e.forkserver", str(self._address)],
+                cwd=REPOSITORY,
+                env={**os.environ, **_SINGLE},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=True,
+            )
+        return wait_for(self._connect, f"the fork server listens: {self._address}.log", 60, every=0.05)
+
+
+class Run:
+    """One trainer process and what it shows."""
+
+    def __init__(self, forge: Forge, pid: int, root: Path, port: int, plan: Mapping[str, Any]) -> None:
+        self.pid, self.root, self.plan = pid, root, plan
+        self.first_port = port
+        self.directory = root / "logs" / str(plan.get("logger", "v"))
+        self.faces_seen: set[int] = set()
+        self.ports_seen = {port}
+        self._forge = forge
+        self._url: str | None = None
+
+    # ---- the process
+
+    def ended(self, seconds: float = 30.0) -> int:
+        """Wait for the end of the trainer; return its exit code."""
+        code = self._forge.code(self.pid, time.monotonic() + seconds)
+        assert code is not None, f"the trainer {self.pid} did not end in {seconds:g} s\n{self.told()}"
+        return code
+
+    @property
+    def alive(self) -> bool:
+        """Whether the trainer lives."""
+        return alive(self.pid)
+
+    def signal(self, number: int) -> None:
+        """Send the trainer a signal."""
+        os.kill(self.pid, number)
+
+    def faces(self) -> dict[int, str]:
+        """Return the face processes, and the module of each."""
+        found = faces_of(self.pid)
+        self.faces_seen.update(found)
+        return found
+
+    def face(self, module: str) -> int | None:
+        """Return the process of one face, or None when it has none."""
+        return next((pid for pid, runs in self.faces().items() if runs == module), None)
+
+    def at(self, name: str = "waiting", seconds: float = 30.0) -> None:
+        """Wait until the trainer has made a mark."""
+        wait_for(
+            lambda: (self.root / name).exists() or self._ended_early(), f"the trainer is at {name!r}", seconds
+        )
+
+    def go(self, name: str = "") -> None:
+        """Let a trainer that waits go on."""
+        (self.root / f"go{name}").touch()
+
+    def enough(self) -> None:
+        """Have a trainer that trains until it is told so stop."""
+        (self.root / "enough").touch()
+
+    def mark(self, name: str) -> Any:
+        """Return what the trainer wrote down, as JSON."""
+        return json.loads((self.root / name).read_text())
+
+    def other(self, version: str) -> Run:
+        """Return another run of the same process."""
+        return Run(self._forge, self.pid, self.root, self.first_port, {**self.plan, "logger": version})
+
+    def assert_content(self) -> None:
+        """Check that the run had nothing to complain about."""
+        for word in ("WARNING", "Traceback"):
+            assert word not in self.log, self.told()
+        for word in ("ResourceWarning", "Traceback", "Exception ignored"):
+            assert word not in self.err, self.told()
+
+    def passes(self, steps: int) -> None:
+        """Wait until a trainer that trains until enough has made so many more steps; nobody asks midrun for it."""
+        wait_for(lambda: (self.root / "steps").exists(), "the first steps")
+        first = self.mark("steps")
+        wait_for(lambda: self.mark("steps") >= first + steps, f"{steps} more steps")
+
+    @property
+    def out(self) -> str:
+        """What the trainer printed."""
+        return (self.root / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        """What the trainer complained about."""
+        return (self.root / "err").read_text()
+
+    @property
+    def log(self) -> str:
+        """The run's log."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.directory / "midrun.log").read_text()
+        return ""
+
+    def told(self) -> str:
+        """Return all that the run has said, for the message of a failed test."""
+        return f"--- out\n{self.out}\n--- err\n{self.err}\n--- log\n{self.log}"
+
+    def _ended_early(self) -> bool:
+        code = self._forge.code(self.pid, time.monotonic())
+        assert code is None, f"the trainer ended early, with exit code {code}\n{self.told()}"
+        return False
+
+    # ---- what it shows
+
+    @property
+    def procfs(self) -> Path:
+        """The mountpoint."""
+        return self.directory / "procfs"
+
+    def live(self, *, rest: bool = True, mount: bool = True, seconds: float = 30.0) -> Run:
+        """Wait until the faces serve."""
+        if rest:
+            wait_for(lambda: self.answers() or self._ended_early(), "REST answers", seconds)
+        if mount:
+            wait_for(lambda: self.mounted or self._ended_early(), "the mount is there", seconds)
+        self.faces()
+        return self
+
+    @property
+    def mounted(self) -> bool:
+        """Whether the mount is there."""
+        return str(self.procfs) in mounts(self.procfs)
+
+    def record(self) -> dict[str, Any]:
+        """Return run.json."""
+        return dict(json.loads((self.directory / "run.json").read_text()))
+
+    def last_state(self) -> dict[str, Any]:
+        """Return last-state.json."""
+        return dict(json.loads((self.directory / "last-state.json").read_text()))
+
+    @property
+    def port(self) -> int:
+        """The port of REST, from the run's record."""
+        port = int(self.record()["rest_url"].rpartition(":")[2])
+        self.ports_seen.add(port)
+        return port
+
+    def answers(self) -> bool:
+        """Whether REST answers, for this trainer."""
+        with contextlib.suppress(OSError, http.client.HTTPException, FileNotFoundError, AttributeError, ValueError):
+            return bool(self.get("/files/meta/pid", seconds=1)[1] == f"{self.pid}\n".encode())
+        return False
+
+    def get(self, path: str, seconds: float = 10.0) -> tuple[int, bytes, Mapping[str, str]]:
+        """Ask REST; return status, body and headers."""
+        asking = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        try:
+            asking.request("GET", path)
+            answer = asking.getresponse()
+            return answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
+        finally:
+            asking.close()
+
+    def rest(self, path: str) -> bytes:
+        """Return a file of the tree, by REST."""
+        status, body, _ = self.get(f"/files/{quote(path)}")
+        assert status == 200, (path, status, body)
+        return body
+
+    def shown(self, path: str) -> Any:
+        """Return a JSON file of the tree, by REST."""
+        return json.loads(self.rest(path))
+
+    def step(self) -> int:
+        """Return the global step, by REST."""
+        return int(self.rest("state/global-step"))
+
+    def service(self, name: str) -> tuple[str, str | None]:
+        """Return a service's state and reason, by REST."""
+        record = self.shown("state/services.json")["services"][name]
+        return record["state"], record["reason"]
+
+    def cat(self, path: str, seconds: float = 10.0) -> str:
+        """Return a file of the tree, by cat."""
+        return output("cat", self.procfs / path, seconds=seconds)
+
+    # ---- what is left of it
+
+    def left(self) -> list[str]:
+        """Return what is left of midrun in this run: mounts, face processes, a port."""
+        found = [f"mount {place}" for place in mounts(self.root)]
+        faces = {pid for pid in {*self.faces_seen, *faces_of(self.pid)} if alive(pid)}
+        found += [f"face {pid}" for pid in sorted(faces)]
+        ours = {*faces, *session_of(self.pid)}
+        found += [f"port {port}" for port in sorted(self.ports_seen) if ours & holders(port)]
+        return found
+
+    def gone(self, seconds: float = GONE_SECONDS) -> float:
+        """Wait until nothing of midrun is left; return how many seconds that took."""
+        began = time.monotonic()
+        while left := self.left():
+            spent = time.monotonic() - began
+            assert spent < seconds, f"left after {spent:.2f} s: {', '.join(left)}\n{self.told()}"
+            time.sleep(0.01)
+        return time.monotonic() - began
+
+    def clean(self) -> None:
+        """End whatever still runs, unmount whatever is still mounted."""
+        for pid in session_of(self.pid):
+            end(pid, signal.SIGKILL)
+        for pid in {*self.faces_seen, *faces_of(self.pid)}:
+            if alive(pid):
+                end(pid, signal.SIGCONT)
+                end(pid, signal.SIGKILL)
+        for place in mounts(self.root):
+            unmount(place)
+
+
+def new_root() -> Path:
+    """Return a new folder that every user can reach, with no mount below it that could be in the way."""
+    root = Path(tempfile.mkdtemp(prefix="midrun-e2e-"))
+    root.chmod(0o777)
+    return root
+
+
+def drop(root: Path) -> None:
+    """Delete such a folder."""
+    for place in mounts(root):
+        unmount(place)
+    shutil.rmtree(root)

@@ -1,0 +1,192 @@
+"""What is left when processes are killed: of a killed trainer nothing, and a killed face is there again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Report, Start
+from tests.e2e.machine import alive, children_of, end, faces_of, mounts, sh, wait_for
+from tests.e2e.runs import GONE_SECONDS, MOUNT, WEB, Run
+
+pytestmark = pytest.mark.mount
+
+RESTART_SECONDS = 10.0
+
+
+def test_a_killed_trainer_with_a_live_and_a_stuck_worker_leaves_no_mount_no_port_and_no_face(
+    start: Start, report: Report, times: Callable[[int], int]
+) -> None:
+    spent = []
+    for _ in range(times(30)):
+        run = start(workers=2, stuck=6)
+        run.at("stuck")
+        run.live()
+        stuck = int((run.root / "stuck").read_text())
+        assert len({*children_of(run.pid)} - {*run.faces()}) == 2
+        run.signal(signal.SIGKILL)
+        spent.append(run.gone(seconds=5))
+        assert alive(stuck)
+        end(stuck)
+        assert run.ended() == -signal.SIGKILL
+    report("seconds until all is gone, median", statistics.median(spent))
+    report("seconds until all is gone, longest", max(spent))
+    assert statistics.median(spent) < GONE_SECONDS, spent
+
+
+def test_readers_blocked_by_a_killed_trainer_are_released(start: Start, report: Report) -> None:
+    run = start(workers=2, stuck=6)
+    run.at("stuck")
+    run.live()
+    url = run.cat("meta/rest/url").strip()
+    # Nothing answers from here on, and neither file has been read before, so there is no last value to show.
+    run.signal(signal.SIGSTOP)
+    readers = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for command in (
+            ["cat", str(run.procfs / "state/epoch")],
+            ["curl", "-sS", f"{url}/files/state/batch"],
+        )
+    ]
+    wait_for(lambda: all(_is_asking(reader.pid) for reader in readers), "both readers wait for an answer")
+    began = time.monotonic()
+    run.signal(signal.SIGKILL)
+    for reader in readers:
+        reader.wait(5)
+    released = time.monotonic() - began
+    errors = [reader.stderr.read() if reader.stderr else b"" for reader in readers]
+    for reader in readers:
+        if reader.stderr:
+            reader.stderr.close()
+    gone = run.gone(seconds=5)
+    report("seconds until blocked readers are released", released)
+    assert released < GONE_SECONDS, errors
+    assert gone < GONE_SECONDS
+    assert readers[0].returncode != 0, errors
+
+
+@pytest.mark.parametrize("module", [WEB, MOUNT])
+def test_a_killed_face_is_started_again_and_training_is_untouched(start: Start, report: Report, module: str) -> None:
+    run = start(until=True, step_s=0.002).live()
+    port, killed = run.port, run.face(module)
+    assert killed is not None
+    began = time.monotonic()
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: run.face(module) not in {None, killed}, "there is a new face", RESTART_SECONDS)
+    wait_for(lambda: run.answers() and _reads(run), "both faces serve", RESTART_SECONDS)
+    report(f"seconds until {module} serves again", time.monotonic() - began)
+    assert run.port == port
+    service = "rest" if module == WEB else "fuse"
+    wait_for(lambda: run.service(service) == ("running", None), "the service says so")
+    run.enough()
+    assert run.ended() == 0, run.told()
+    report("longest time between two steps", run.mark("gap"))
+    assert run.mark("gap") < 1
+    assert run.left() == []
+    assert run.log.count("its process ended by SIGKILL and is started again") == 1
+
+
+def test_a_face_that_is_killed_too_often_is_reported_failed(start: Start) -> None:
+    run = start(until=True, step_s=0.002).live()
+    killed: set[int] = set()
+
+    def failed() -> bool:
+        face = run.face(MOUNT)
+        if face is not None and face not in killed:
+            os.kill(face, signal.SIGKILL)
+            killed.add(face)
+        return run.service("fuse")[0] == "failed"
+
+    wait_for(failed, "the mount is reported failed", every=0.02)
+    assert len(killed) == 6
+    assert "ended by SIGKILL, 6 times" in (run.service("fuse")[1] or "")
+    assert run.service("rest") == ("running", None)
+    wait_for(lambda: not mounts(run.root), "no dead mount is left")
+    run.enough()
+    assert run.ended() == 0, run.told()
+    assert run.left() == []
+    assert run.last_state()["services"]["fuse"]["state"] == "failed"
+
+
+def test_a_mount_left_dead_by_killing_everything_at_once_is_removed_by_the_next_run(start: Start, root: Path) -> None:
+    first = start(until=True, in_=root / "same").live()
+    everybody = [*first.faces(), first.pid]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody sees the others die
+        for pid in everybody:
+            os.kill(pid, number)
+    assert first.ended() == -signal.SIGKILL
+    wait_for(lambda: not any(map(alive, everybody)), "all are dead")
+    assert mounts(root) == {str(first.procfs): "fuse"} or str(first.procfs) in mounts(root)
+    assert "Transport endpoint is not connected" in sh("ls", first.procfs).stderr
+    assert first.record()["session"]["ended"] is None
+    second = start(wait_at=5, in_=root / "same")
+    second.at()
+    second.live()
+    assert len(mounts(root)) == 1
+    wait_for(lambda: _reads(second), "the new mount shows the new run")
+    assert second.cat("meta/pid") == f"{second.pid}\n"
+    second.go()
+    assert second.ended() == 0, second.told()
+    assert second.left() == []
+
+
+def test_killed_at_random_moments_a_trainer_leaves_no_mount_no_process_and_no_port(
+    start: Start, report: Report, times: Callable[[int], int]
+) -> None:
+    chance = random.Random(1)  # noqa: S311 - no secret
+    runs, spent = [], []
+    for number in range(times(200)):
+        run = start(until=True, step_s=0.001, workers=number % 3)
+        runs.append(run)
+        time.sleep(chance.uniform(0, 1.2))  # the moment is the point
+        run.faces()
+        run.signal(signal.SIGKILL)
+        spent.append(run.gone(seconds=10))
+        assert run.ended() == -signal.SIGKILL
+    # A face that was just being started when its trainer died is found only now.
+    wait_for(lambda: not [face for run in runs for face in faces_of(run.pid)], "no face is left", 5)
+    left = [f"{run.pid}: {what}" for run in runs for what in run.left()]
+    assert not left
+    report("kills", len(spent))
+    report("seconds until all is gone, median", statistics.median(spent))
+    report("seconds until all is gone, longest", max(spent))
+    assert statistics.median(spent) < GONE_SECONDS
+
+
+def test_killing_the_whole_session_of_a_trainer_leaves_nothing(start: Start) -> None:
+    run = start(until=True, workers=2).live()
+    os.killpg(run.pid, signal.SIGKILL)
+    run.gone(seconds=5)
+    assert run.ended() == -signal.SIGKILL
+
+
+def test_last_state_and_run_json_are_whole_after_a_kill(start: Start) -> None:
+    run = start(until=True).live()
+    run.signal(signal.SIGKILL)
+    assert run.ended() == -signal.SIGKILL
+    run.gone(seconds=5)
+    assert run.record()["session"]["ended"] is None
+    names = {path.name for path in run.directory.iterdir()}
+    for name in names & {"run.json", "last-state.json"}:
+        json.loads((run.directory / name).read_text())
+
+
+def _reads(run: Run) -> bool:
+    """Whether the mount answers, for this trainer."""
+    done = sh("cat", run.procfs / "meta/pid", seconds=5)
+    return done.stdout == f"{run.pid}\n"
+
+
+def _is_asking(pid: int) -> bool:
+    """Whether a reader is where it waits for an answer: in the mount, or for its socket."""
+    where = Path(f"/proc/{pid}/wchan").read_text()
+    return "fuse" in where or "request" in where or "poll" in where

@@ -1,0 +1,134 @@
+"""What a training step does to its own run directory, while the mount in it is served by a process that asks this one.
+
+Each function is called in the training thread as f(model); it raises when what it reads is wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import mmap
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tests.e2e.trainers import Model
+
+FILE = "state/index.json"
+
+
+def timed(model: Model) -> None:
+    """Wait for the mount, then do what the plan's `touch` says and write down how many seconds it took."""
+    place = Path(str(model.midrun.run_dir), "procfs")
+    deadline = time.monotonic() + 20
+    # Asking the mount itself would be one of the touches.
+    while f" {place} " not in Path("/proc/self/mountinfo").read_text():
+        if time.monotonic() > deadline:
+            raise TimeoutError("no mount")
+        time.sleep(0.01)
+    began = time.monotonic()
+    globals()[model.plan["touch"]](place)
+    Path(model.plan["root"], "touched").write_text(json.dumps(time.monotonic() - began))
+
+
+def walk(place: Path) -> None:
+    seen = [os.stat(os.path.join(folder, name)) for folder, _, names in os.walk(place.parent) for name in names]
+    assert len(seen) > 20, len(seen)
+
+
+def scan(place: Path) -> None:
+    """As a logger does that looks for its event files, whatever it finds."""
+    for path in sorted(place.parent.rglob("*")):
+        if path.is_file():
+            logging.getLogger("scan").debug("%s %d", path, len(path.read_bytes()))
+
+
+def copy_tree(place: Path) -> None:
+    copy = place.parent.parent / "copy"
+    shutil.copytree(place, copy, symlinks=True)
+    json.loads((copy / FILE).read_text())
+
+
+def read(place: Path) -> None:
+    for _ in range(100):
+        json.loads((place / FILE).read_text())
+
+
+def numpy_fromfile(place: Path) -> None:
+    size = (place / FILE).stat().st_size
+    assert np.fromfile(place / FILE, dtype=np.uint8).tobytes().startswith(b"{") or size == 0
+
+
+def numpy_memmap(place: Path) -> None:
+    assert bytes(np.memmap(place / FILE, dtype=np.uint8, mode="c")[:1]) == b"{"
+
+
+def mapped(place: Path) -> None:
+    with (place / FILE).open("rb") as file:
+        assert mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)[:1] == b"{"
+
+
+def sqlite(place: Path) -> None:
+    """Open it as a database, which it is not."""
+    try:
+        sqlite3.connect(f"file:{place / FILE}?mode=ro&immutable=1", uri=True).execute("select * from sqlite_master")
+    except sqlite3.DatabaseError as error:
+        assert "not a database" in str(error), error
+    else:
+        raise AssertionError("it is no database")
+
+
+def pydll_stat(place: Path) -> None:
+    """Ask for a file's status with the GIL held, so that no other thread of this process can answer."""
+    libc = ctypes.PyDLL(None, use_errno=True)
+    status = ctypes.create_string_buffer(256)
+    path = str(place / FILE).encode()
+    assert libc.stat(path, status) == 0, os.strerror(ctypes.get_errno())
+
+
+def pydll_read(place: Path) -> None:
+    """Read a file that nobody has read before with the GIL held: no thread can make its value, so the wait has an end."""
+    libc = ctypes.PyDLL(None, use_errno=True)
+    path = str(place / "state/optimizers.json").encode()
+    buffer = ctypes.create_string_buffer(1 << 16)
+    number = libc.open(path, os.O_RDONLY)
+    if number >= 0:
+        libc.read(number, buffer, len(buffer))
+        libc.close(number)
+
+
+def started_in_it(place: Path) -> None:
+    """Start a program whose working directory it is."""
+    done = subprocess.run(["cat", FILE], cwd=place, capture_output=True, check=True)
+    json.loads(done.stdout)
+
+
+def spawned(place: Path) -> None:
+    """Start a program without the usual care for descriptors, and fork by hand."""
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-c", "pass"], os.environ)
+    assert os.waitpid(pid, 0)[1] == 0
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if (place / FILE).read_text().startswith("{") else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def written_to(place: Path) -> None:
+    try:
+        (place / FILE).write_text("1")
+    except OSError as error:
+        assert error.strerror == "Read-only file system", error
+    else:
+        raise AssertionError("it took that")

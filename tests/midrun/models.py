@@ -1,0 +1,153 @@
+"""The models that the tests train, how they are trained, and how a live run is read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from midrun import MidrunMixin
+from midrun.fs.later import Later
+from midrun.fs.tree import Dir, Leaf, Link
+from midrun.fs.verbs import Tree
+from midrun.root import Root
+from midrun.run import Run
+from midrun.sample import Sample
+
+QUIET: dict[str, Any] = {"rest_enabled": False, "fuse_enabled": False}
+"""Options of a run without faces, which starts no process."""
+
+
+class Bare(L.LightningModule):
+    """A line fitted to noise, without midrun. It logs the loss of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(3, 1)
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+        loss = self.loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.125)
+
+
+class BareStaged(Bare):
+    """The same with all four stages."""
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+        self.log("val/loss", self.loss(batch))
+
+    def test_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+        self.log("test/loss", self.loss(batch))
+
+    def predict_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+        return self.net(batch[0])
+
+
+class Watched(MidrunMixin, Bare):
+    """The line with midrun, whose options it takes; no faces unless they are asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**QUIET, **options})
+
+
+class Staged(MidrunMixin, BareStaged):
+    """The line with midrun and all four stages."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**QUIET, **options})
+
+
+def batches(count: int = 4, size: int = 4) -> DataLoader[tuple[Tensor, ...]]:
+    """Return a loader of `count` batches, always the same."""
+    generator = torch.Generator().manual_seed(7)
+    rows = count * size
+    data = TensorDataset(torch.randn(rows, 3, generator=generator), torch.randn(rows, 1, generator=generator))
+    return DataLoader(data, batch_size=size)
+
+
+def trainer(root: Path, **options: Any) -> L.Trainer:
+    """Return a Trainer that runs one quiet epoch on the CPU and writes only below `root`."""
+    quiet: dict[str, Any] = {
+        "default_root_dir": root,
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return L.Trainer(**{**quiet, **options})
+
+
+def run_of(model: L.LightningModule) -> Run:
+    """Return the live run of a model."""
+    assert isinstance(model, MidrunMixin)
+    run = model.midrun._run
+    assert run is not None
+    return run
+
+
+def sample_of(model: L.LightningModule) -> Sample:
+    """Return the last sample of a model's live run."""
+    return run_of(model).sample
+
+
+def runs(model: L.LightningModule) -> bool:
+    """Say whether a model has a live run."""
+    assert isinstance(model, MidrunMixin)
+    return model.midrun._run is not None
+
+
+def read(model: L.LightningModule, path: str) -> str:
+    """Return the text of a file of the model's live run, without the newline at its end."""
+    tree = Tree(Root(run_of(model)))
+    value = tree.read(path)
+    if isinstance(value, Later):
+        value = tree.finish(path, settled(value))
+    return value.decode().removesuffix("\n")
+
+
+def document(model: L.LightningModule, path: str) -> dict[str, Any]:
+    """Return the content of a `.json` file of the model's live run."""
+    content = json.loads(read(model, path))
+    assert isinstance(content, dict)
+    return content
+
+
+def settled(later: Later) -> object:
+    """Wait for a value that is not there yet, and return it."""
+    deadline = time.monotonic() + 10
+    while not later.settled:
+        assert time.monotonic() < deadline, "the value did not come"
+        time.sleep(0.001)
+    return later.result()
+
+
+def walk(directory: Dir, path: str = "") -> Iterator[tuple[str, Dir | Leaf | Link]]:
+    """Iterate over the paths and nodes below a directory."""
+    for name, node in directory:
+        below = f"{path}/{name}" if path else name
+        yield below, node
+        if isinstance(node, Dir):
+            yield from walk(node, below)
+
+
+def record(directory: Path | str, name: str = "run.json") -> dict[str, Any]:
+    """Return a record of a run directory."""
+    content = json.loads((Path(directory) / name).read_text())
+    assert isinstance(content, dict)
+    return content
