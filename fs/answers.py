@@ -210,10 +210,14 @@ class Answers:
         header["landed"] = True
         path, finish = str(header.get("path")), self._tree.finish if header["verb"] == "read" else self._tree.told
         try:
-            wire.answer(header.get("id"), finish(path, later.result()))
-        except Fault as fault:
-            wire.refuse(header.get("id"), fault)
-        self._await_more(wire)
+            try:
+                wire.answer(header.get("id"), finish(path, later.result()))
+            except Fault as fault:
+                wire.refuse(header.get("id"), fault)
+        except OSError:
+            self._close(wire)
+        else:
+            self._await_more(wire)
 
 
 class _End:

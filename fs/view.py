@@ -31,6 +31,9 @@ LIVE_PATIENCE = 30.0
 MEMORY = 32 << 20
 """Bytes of files that a view keeps, and as many of listings and of descriptions."""
 
+_VOID = -1
+"""The generation of what is never current."""
+
 T = TypeVar("T")
 
 
@@ -84,6 +87,11 @@ class View:
         self._nursery.cancel_scope.cancel()
         return await self._scope.__aexit__(kind, error, traceback)
 
+    @property
+    def generation(self) -> int:
+        """A number that changes when all that was shown before is void."""
+        return self._generation()
+
     def at_hand(self, path: str) -> Shot | None:
         """Return the file at `path` if it is kept and current. Any thread may call it; it never waits."""
         kept = self._files.get(path)
@@ -120,7 +128,10 @@ class View:
         if node["cached"]:
             return await self._recall(self._files, path, partial(self._fetch, path), patience)
         with trio.move_on_after(patience):
-            return await self._fetch(path)
+            shot = await self._fetch(path)
+            # Never current, and kept all the same: what has not changed keeps the moment of its last change.
+            self._files.put(path, _Kept(shot, _VOID, self._now()))
+            return shot
         raise TimedOut(_late(path, patience))
 
     async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value

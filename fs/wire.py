@@ -53,6 +53,9 @@ class Frames:
         Frames that are not asked for stay, for the next time.
         """
         self._buffer += data
+        return self._whole()
+
+    def _whole(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         while len(self._buffer) >= _LENGTHS.size:
             header_size, body_size = _LENGTHS.unpack_from(self._buffer)
             if header_size > LONGEST_HEADER or body_size > LONGEST_BODY:

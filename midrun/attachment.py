@@ -23,7 +23,6 @@ _TURNS = (
     "on_fit_end",
     "on_train_start",
     "on_train_end",
-    "on_train_epoch_start",
     "on_train_epoch_end",
     "on_validation_epoch_end",
     "on_test_start",
@@ -37,6 +36,7 @@ _EVALUATED = ("on_validation_batch_end", "on_test_batch_end", "on_predict_batch_
 HOOKS = (
     "setup",
     "teardown",
+    "on_train_epoch_start",
     "on_train_batch_start",
     "on_before_optimizer_step",
     "on_train_batch_end",
@@ -201,6 +201,12 @@ class Attachment:
         del module
         if self._run is not None:
             self._run.turn(self._train_batch)
+
+    def on_train_epoch_start(self, module: LightningModule) -> None:
+        """Count the new epoch's batches."""
+        del module
+        if self._run is not None:
+            self._run.turn(None)
 
     def _turned(self, module: LightningModule) -> None:
         del module

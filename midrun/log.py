@@ -35,6 +35,7 @@ class RunLog:
         self._path = path
         self._aside = aside
         self._said: set[str] = set()
+        self._failed = False
         _speak()
 
     def say(self, message: str) -> None:
@@ -60,10 +61,14 @@ class RunLog:
         path = self._path
         if path is not None:
             line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level} {message}\n"
-            self._aside(lambda: _append(path, line))
+            self._aside(lambda: self._append(path, line))
 
-
-def _append(path: Path, line: str) -> None:
-    # Opened for each line: the file may be moved, or its disk may fill and empty again, while the run goes on.
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(line)
+    def _append(self, path: Path, line: str) -> None:
+        try:
+            # Opened for each line: the file may be moved, or its disk may fill and empty again, while the run goes on.
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(line)
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                _logger.warning("%s can't be written: %s", path, error)

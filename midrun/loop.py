@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from midrun.sample import Sample, Scalar, take
+from midrun.sample import Sample, Scalar, is_real_scalar, take
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -107,7 +107,10 @@ class LightningLoop:
 
         It runs twice a batch in the training thread, hence the shortcuts past Lightning's properties.
         """
-        rates = [[group.get("lr") for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
+        rates = [
+            [rate if type(rate := group.get("lr")) is float else _now(rate) for group in optimizer.param_groups]
+            for optimizer in self._trainer.optimizers
+        ]
         return take(
             self._epoch_loop.global_step,
             self._epochs.current.completed,
@@ -134,6 +137,13 @@ class LightningLoop:
                     for name in names:
                         metrics[name] = value
         return metrics
+
+
+def _now(rate: Any) -> Scalar | None:  # noqa: ANN401 - an optimizer's options have no types
+    """Return a learning rate that stays as it is: schedulers change a tensor in place. A device's is copied later."""
+    if isinstance(rate, torch.Tensor) and rate.device.type == "cpu" and is_real_scalar(rate):
+        return float(rate.item())
+    return rate  # type: ignore[no-any-return]  # a number, or what is not shown
 
 
 def _names(meta: Any) -> tuple[str, ...]:  # noqa: ANN401 - Lightning's metadata has no public type

@@ -47,6 +47,9 @@ class MidrunMixin(_Base):
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
         super().__init_subclass__(**kwargs)
         _check_order(cls)
+        # TorchScript compiles every property but these.
+        unused: Sequence[str] = getattr(cls, "__jit_unused_properties__", ())
+        cls.__jit_unused_properties__ = [*unused, *({"midrun"} - set(unused))]
         for name in HOOKS:
             _guard(cls, name)
 

@@ -33,6 +33,8 @@ from midrun.state import ExceptionRecord
 
 T = TypeVar("T")
 
+_ARTIFACTS = ("checkpoints", "snapshots", "debug")
+"""The directories in the artifact directory."""
 _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
 _GIL_BREAK = 0.0002
@@ -99,7 +101,8 @@ class Run:
 
     def start(self) -> None:
         """Start the services. Raises RuntimeError when one does not start and `inspection_strict` is set."""
-        self._make_directory()
+        if self._make_directories():
+            self.services["records"].run()
         self.disk.start()
         self._answers.start()
         for face in self._faces:
@@ -117,8 +120,9 @@ class Run:
             return
         self._over = True
         self.safe_point()
+        self._outcome = self._outcome or "finished"
         self.session["ended"] = time.time()
-        self.session["outcome"] = self._outcome or "finished"
+        self.session["outcome"] = self._outcome
         deadline = time.monotonic() + _STOP_PATIENCE
         for face in self._faces:
             face.stop()
@@ -260,15 +264,15 @@ class Run:
 
     # ---- the records
 
-    def _make_directory(self) -> None:
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            for kind in ("checkpoints", "snapshots", "debug"):
-                (self.artifact_dir / kind).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            self.services["records"].fail(f"{self.directory} can't be made or written: {error}")
-        else:
-            self.services["records"].run()
+    def _make_directories(self) -> bool:
+        """Make the directories of the run; return whether they are there."""
+        for directory in (self.directory, *(self.artifact_dir / kind for kind in _ARTIFACTS)):
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                self._unrecorded(f"{directory} can't be made: {error}")
+                return False
+        return True
 
     def _write_run_record(self) -> None:
         record = records.RunRecord(
@@ -287,13 +291,20 @@ class Run:
         self._record("last-state.json", Root(self).last_state())
 
     def _record(self, name: str, document: Any) -> None:  # noqa: ANN401 - a TypedDict or a dictionary
+        service = self.services["records"]
+        made = service.state == "running" or self._make_directories()
         try:
             records.write_whole(self.directory / name, document)
         except OSError as error:
-            self.services["records"].fail(f"{name} can't be written: {error}")
+            self._unrecorded(f"{name} can't be written: {error}")
         else:
-            if self.services["records"].state != "running":
-                self.services["records"].run()
+            if made and service.state != "running":
+                service.run()
+
+    def _unrecorded(self, reason: str) -> None:
+        """Say that something can't be written. While one thing can't, the next reason would only follow from it."""
+        if self.services["records"].state != "failed":
+            self.services["records"].fail(reason)
 
     # ---- faults
 

@@ -51,8 +51,12 @@ class Gate:
             raise falcon.HTTPError(403, description=f"a page of another site asked (Sec-Fetch-Site: {site!a:.40})")
         if origin is not None and not self._is_own(origin, host or ""):
             raise falcon.HTTPError(403, description=f"a page of another site asked (Origin: {origin!a:.100})")
-        browser = origin is not None or any(name.startswith("HTTP_SEC_FETCH_") for name in req.env)
-        if browser and req.method not in _BARE_METHODS and req.content_length and not _is_json(req.content_type):
+        if (
+            req.method not in _BARE_METHODS
+            and req.content_length
+            and not _is_json(req.content_type)
+            and _is_browser(req)
+        ):
             raise falcon.HTTPError(
                 415, description=f"the body is {req.content_type!a:.100}: a browser sends application/json here"
             )
@@ -70,6 +74,10 @@ class Gate:
             return False
         # A reverse proxy may pass on another Host than the one in the browser's address bar: its name counts too.
         return authority == host.lower() or self._hosts.added(authority)
+
+
+def _is_browser(req: falcon.Request) -> bool:
+    return any(name == "HTTP_ORIGIN" or name.startswith("HTTP_SEC_FETCH_") for name in req.env)
 
 
 def _is_link(req: falcon.Request) -> bool:

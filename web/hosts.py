@@ -11,13 +11,14 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 
 WHITELIST = "MIDRUN_WHITELIST_IP"
 """Environment variable with more IP addresses of this machine, separated by commas."""
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?")
 
 
 class Hosts:
@@ -79,6 +80,7 @@ class Hosts:
         return match is not None and match[1] == authority and _plain(authority) in self._added
 
 
+@lru_cache(maxsize=64)
 def _plain(name: str) -> str:
     """Return the one spelling of a name or an address, without brackets, zone and final dot."""
     name = name.strip().removeprefix("[").removesuffix("]").rstrip(".").lower()

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 import trio
 
 from midrun.fs import names
-from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, Unavailable
+from midrun.fs.faults import Fault, FieldError, Gone, Invalid, NotADirectory, NotFound, Refused, Unavailable
 from midrun.fs.verbs import Description, Entry
 from midrun.fs.view import Shot
 from midrun.web.calls import JSON, TEXT, Answer, Call, document
@@ -39,6 +39,10 @@ def show(site: Site, call: Call) -> Answer:
 
 def write(site: Site, call: Call) -> Answer:
     """Write the request's body to the node, and show what came of it."""
+    if call.body and not call.body.strip():
+        # A shell writes a bare newline into a control file. A body that is there holds something.
+        error = FieldError(loc=["body"], msg="only white space: expected JSON or no body at all", type="json_invalid")
+        raise Invalid(f"'{call.node}': {error['msg']}", [error])
     return document(site.ask(partial(site.view.write, call.node, call.body)))
 
 

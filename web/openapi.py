@@ -75,22 +75,17 @@ _SCHEMAS: Schema = {
 }
 
 _GET_MISTAKES = {
-    400: "The Host header names another machine, or the request is malformed.",
-    403: "A page of another site asked.",
-    404: "There is no such node.",
-    410: "The run has ended.",
-    422: "A wrong query argument.",
-    500: "The node broke while it was shown.",
-    503: "Too many clients wait for files made on demand.",
-    504: "The run did not answer in time.",
+    "4XX": "400: the Host header names another machine, or the request is malformed. 403: a page of another site "
+    "asked. 404: there is no such node. 410: the run has ended.",
+    "422": "A query argument is unknown or none of the words it may be.",
+    "5XX": "500: the node broke while it was shown. 503: too many clients wait for files made on demand. "
+    "504: the run did not answer in time.",
 }
 _POST_MISTAKES = {
-    **_GET_MISTAKES,
-    405: "The node takes nothing.",
-    409: "Not in the present state of the run.",
-    413: "The body is over 1 MiB.",
-    415: "A browser sent something else than JSON.",
-    422: "Wrong arguments: each is listed.",
+    "4XX": f"{_GET_MISTAKES['4XX']} 405: the node takes nothing. 409: not in the present state of the run. "
+    "413: the body is over 1 MiB. 415: a browser sent something else than JSON.",
+    "422": "Wrong arguments: each is listed.",
+    "5XX": "500: a mistake in midrun. 504: the run did not answer in time; it may still do what was asked.",
 }
 _AGE = {
     "X-Midrun-Age": {
@@ -167,6 +162,7 @@ def _post(route: Route, node: Description | None, schemas: Schema) -> Schema:
 def _operation(method: str, route: Route, node: Description | None, responses: Schema) -> Schema:
     return {
         "operationId": re.sub(r"\W+", "_", f"{method} {_plain(route.path)}").strip("_"),
+        "tags": ["Control" if route.node.startswith(f"{CONTROL}/") else "Run"],
         "summary": route.summary,
         "description": node["doc"] if node is not None else "",
         "parameters": [*_path_parameters(route), *map(_query_parameter, route.query)],
@@ -188,18 +184,15 @@ def _query_parameter(query: Query) -> Schema:
     return {"name": query.name, "in": "query", "required": False, "description": query.doc, "schema": schema}
 
 
-def _mistakes(statuses: Mapping[int, str]) -> Schema:
+def _mistakes(statuses: Mapping[str, str]) -> Schema:
+    bodies = {"422": "WrongFields"}
     return {
-        str(status): {
+        status: {
             "description": text,
-            "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{_body_of(status)}"}}},
+            "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{bodies.get(status, 'Mistake')}"}}},
         }
         for status, text in statuses.items()
     }
-
-
-def _body_of(status: int) -> str:
-    return "WrongFields" if status == 422 else "Mistake"  # noqa: PLR2004 - HTTP's number for it
 
 
 def _document_schema(schema: Schema) -> Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,9 +54,7 @@ def start(forge: Forge, root: Path) -> Iterator[Start]:
     """Starts trainers, each in a folder of its own; after the test nothing of them is left."""
     started: list[Run] = []
 
-    def start(
-        program: str = "fit", *, in_: Path | None = None, how: dict[str, Any] | None = None, **plan: Any
-    ) -> Run:
+    def start(program: str = "fit", *, in_: Path | None = None, how: dict[str, Any] | None = None, **plan: Any) -> Run:
         folder = in_ or root / str(len(started))
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777)
@@ -75,6 +73,6 @@ def report(record_property: Callable[[str, object], None]) -> Report:
 
     def note(what: str, value: float) -> None:
         record_property(what, value)
-        print(f"{what}: {value:.3f}")
+        sys.stdout.write(f"{what}: {value:.3f}\n")
 
     return note

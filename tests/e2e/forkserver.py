@@ -18,6 +18,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.e2e import ground
@@ -131,8 +132,7 @@ def main(address: str) -> None:
     import lightning.pytorch  # noqa: F401 - what it is for
     import torch
 
-    import midrun.fs.answers
-    import midrun.run
+    import midrun.run  # noqa: F401 - as above
     import tests.e2e.trainers  # noqa: F401 - what it forks
 
     torch.set_num_threads(1)
@@ -141,7 +141,7 @@ def main(address: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{address}.new")
         listener.listen(64)
-        os.rename(f"{address}.new", address)
+        Path(f"{address}.new").rename(address)
         gc.collect()
         gc.freeze()
         asked = Server(listener).serve()

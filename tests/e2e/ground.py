@@ -1,7 +1,7 @@
 """The ground that a trainer stands on: what is missing, forbidden or full around it.
 
-Each is made in the trainer's own process, before it trains and for it and its children alone: mounts are made in a mount
-namespace of its own, so there is nothing to take back.
+Each is made in the trainer's own process, before it trains, and for it and its children alone: mounts are made in a
+mount namespace of its own, so there is nothing to take back.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def prepare(wanted: dict[str, Any]) -> None:
     """Make the ground that `wanted` describes: a name of a function below, and its argument, for each thing."""
-    makers = {make.__name__: make for make in (covered, no_fuse_device, small, read_only, files, user, no_new_privs)}
-    if {"covered", "no_fuse_device", "small", "read_only"} & set(wanted):
+    makers = {make.__name__: make for make in (covered, no_fuse_device, full, read_only, files, user, no_new_privs)}
+    if {"covered", "no_fuse_device", "full", "read_only"} & set(wanted):
         _own_namespace()
     for name, make in makers.items():  # in this order: who is nobody can't mount
         if name in wanted:
@@ -51,10 +51,11 @@ def no_fuse_device(aside: str) -> None:
     _mount(aside, "/dev", None, _MOVE, "")
 
 
-def small(paths: dict[str, int]) -> None:
-    """Put a file system of so many bytes over each path."""
-    for path, size in paths.items():
-        _mount("tmpfs", path, "tmpfs", 0, f"size={size}")
+def full(paths: list[str]) -> None:
+    """Put a file system that has no room left over each path."""
+    for path in paths:
+        _mount("tmpfs", path, "tmpfs", 0, "size=4k")
+        Path(path, "filling").write_bytes(bytes(4096))
 
 
 def read_only(paths: list[str]) -> None:

@@ -26,7 +26,7 @@ PATIENCE = 30.0
 _FORCE, _DETACH = 1, 2
 
 
-def wait_for(condition: Callable[[], T], what: str, seconds: float = PATIENCE, every: float = 0.01) -> T:
+def wait_for(condition: Callable[[], T | None], what: str, seconds: float = PATIENCE, every: float = 0.01) -> T:
     """Return what `condition` returns as soon as that is true; fail when it is not in time."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -81,7 +81,7 @@ def _state(pid: int) -> str:
 
 
 def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
 
 def faces_of(trainer: int) -> dict[int, str]:
@@ -120,9 +120,9 @@ def children_of(parent: int) -> list[int]:
 def open_files(pid: int) -> list[str]:
     """Return what the descriptors of a process point at."""
     found = []
-    for number in os.listdir(f"/proc/{pid}/fd"):
+    for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+            found.append(str(link.readlink()))
     return found
 
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from tests.e2e.machine import (
@@ -33,12 +33,50 @@ from tests.e2e.machine import (
 )
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PROGRAMS = Path(__file__).with_name("trainers.py")
 WEB, MOUNT = "midrun.web.face", "midrun.fs.mount"
 GONE_SECONDS = 1.0
 """Seconds after a trainer's death in which mount, port and face processes are gone."""
 
 # One thread in each trainer: the machine has few cores and many trainers.
 _SINGLE = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+
+
+class Codes(Protocol):
+    """Knows the exit codes of trainers."""
+
+    def code(self, pid: int, deadline: float) -> int | None:
+        """Return the exit code of a trainer, minus the signal for one that was killed; None if it lives too long."""
+
+
+class Script:
+    """A trainer that is started as a user starts one: a program of `trainers`, in a fresh interpreter."""
+
+    def __init__(self, program: str, plan: dict[str, Any], root: Path) -> None:
+        plan = {"root": str(root), **plan}
+        plan["midrun"] = {"rest_port": free_port(), **plan.get("midrun", {})}
+        with (root / "out").open("wb") as out, (root / "err").open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, str(PROGRAMS), program, json.dumps(plan)],
+                cwd=root,
+                env={**os.environ, **_SINGLE},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        self.run = Run(self, self._process.pid, root, plan["midrun"]["rest_port"], plan)
+
+    def code(self, pid: int, deadline: float) -> int | None:
+        """Return its exit code; None if it lives too long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(max(0.0, deadline - time.monotonic()))
+        return None
+
+    def clean(self) -> None:
+        """End whatever still runs."""
+        self.run.clean()
+        self._process.wait()
 
 
 class Forge:
@@ -140,20 +178,20 @@ class Forge:
 class Run:
     """One trainer process and what it shows."""
 
-    def __init__(self, forge: Forge, pid: int, root: Path, port: int, plan: Mapping[str, Any]) -> None:
+    def __init__(self, codes: Codes, pid: int, root: Path, port: int, plan: Mapping[str, Any]) -> None:
         self.pid, self.root, self.plan = pid, root, plan
         self.first_port = port
         self.directory = root / "logs" / str(plan.get("logger", "v"))
         self.faces_seen: set[int] = set()
         self.ports_seen = {port}
-        self._forge = forge
+        self._codes = codes
         self._url: str | None = None
 
     # ---- the process
 
     def ended(self, seconds: float = 30.0) -> int:
         """Wait for the end of the trainer; return its exit code."""
-        code = self._forge.code(self.pid, time.monotonic() + seconds)
+        code = self._codes.code(self.pid, time.monotonic() + seconds)
         assert code is not None, f"the trainer {self.pid} did not end in {seconds:g} s\n{self.told()}"
         return code
 
@@ -178,9 +216,7 @@ class Run:
 
     def at(self, name: str = "waiting", seconds: float = 30.0) -> None:
         """Wait until the trainer has made a mark."""
-        wait_for(
-            lambda: (self.root / name).exists() or self._ended_early(), f"the trainer is at {name!r}", seconds
-        )
+        wait_for(lambda: (self.root / name).exists() or self._ended_early(), f"the trainer is at {name!r}", seconds)
 
     def go(self, name: str = "") -> None:
         """Let a trainer that waits go on."""
@@ -196,7 +232,7 @@ class Run:
 
     def other(self, version: str) -> Run:
         """Return another run of the same process."""
-        return Run(self._forge, self.pid, self.root, self.first_port, {**self.plan, "logger": version})
+        return Run(self._codes, self.pid, self.root, self.first_port, {**self.plan, "logger": version})
 
     def assert_content(self) -> None:
         """Check that the run had nothing to complain about."""
@@ -207,7 +243,7 @@ class Run:
 
     def passes(self, steps: int) -> None:
         """Wait until a trainer that trains until enough has made so many more steps; nobody asks midrun for it."""
-        wait_for(lambda: (self.root / "steps").exists(), "the first steps")
+        wait_for((self.root / "steps").exists, "the first steps")
         first = self.mark("steps")
         wait_for(lambda: self.mark("steps") >= first + steps, f"{steps} more steps")
 
@@ -233,7 +269,7 @@ class Run:
         return f"--- out\n{self.out}\n--- err\n{self.err}\n--- log\n{self.log}"
 
     def _ended_early(self) -> bool:
-        code = self._forge.code(self.pid, time.monotonic())
+        code = self._codes.code(self.pid, time.monotonic())
         assert code is None, f"the trainer ended early, with exit code {code}\n{self.told()}"
         return False
 
@@ -298,6 +334,10 @@ class Run:
     def shown(self, path: str) -> Any:
         """Return a JSON file of the tree, by REST."""
         return json.loads(self.rest(path))
+
+    def shown_names(self, path: str) -> list[str]:
+        """Return the names in a directory of the tree, by REST."""
+        return sorted(entry["name"] for entry in self.shown(path)["entries"])
 
     def step(self) -> int:
         """Return the global step, by REST."""

@@ -17,10 +17,17 @@ STAGES = ("validate", "test", "predict")
 
 
 @pytest.mark.parametrize(
-    ("ending", "outcome"),
-    [("success", "finished"), ("exception", "failed"), ("SIGINT", "interrupted"), ("SIGTERM", "interrupted")],
+    ("ending", "expected", "outcome"),
+    [
+        ("success", 0, "finished"),
+        ("exception", 1, "failed"),
+        ("SIGINT", 1, "interrupted"),
+        ("SIGTERM", 0, "interrupted"),  # Lightning raises a SystemExit without a code
+    ],
 )
-def test_nothing_is_left_and_the_exit_code_is_lightnings_own_after(start: Start, ending: str, outcome: str) -> None:
+def test_nothing_is_left_and_the_exit_code_is_lightnings_own_after(
+    start: Start, ending: str, expected: int, outcome: str
+) -> None:
     raise_at = 7 if ending == "exception" else -1
     plain = start(wait_at=5, raise_at=raise_at, midrun={"midrun_enabled": False})
     run = start(wait_at=5, raise_at=raise_at)
@@ -32,10 +39,9 @@ def test_nothing_is_left_and_the_exit_code_is_lightnings_own_after(start: Start,
         if ending.startswith("SIG"):
             one.signal(signal.Signals[ending])
         one.go()
-    code = run.ended()
+    assert run.ended() == expected, run.told()
     assert run.left() == []
-    assert code == plain.ended(), run.told()
-    assert (code == 0) is (ending == "success")
+    assert plain.ended() == expected, plain.told()
     assert run.record()["session"]["outcome"] == outcome
     assert run.record()["session"]["ended"] is not None
     assert run.last_state()["status"] == outcome
@@ -43,7 +49,7 @@ def test_nothing_is_left_and_the_exit_code_is_lightnings_own_after(start: Start,
     assert (exception is None) is (ending == "success")
     if ending == "exception":
         assert (exception["type"], exception["message"]) == ("builtins.RuntimeError", "the plan says so")
-    assert list(run.procfs.iterdir()) == []
+    assert not run.procfs.exists()
     if ending == "success":
         run.assert_content()
 
@@ -119,7 +125,8 @@ def test_two_models_at_once_in_one_process_are_two_runs(start: Start, how: str) 
     outer.at()
     for run in (outer, inner):
         run.live()
-        assert run.step() == 3
+    # A callback's turn at a batch's end is before the model's, and so before the safe point there.
+    assert (outer.step(), inner.step()) == (2 if how == "nested" else 3, 3)
     assert outer.port != inner.port
     assert outer.cat("meta/run-id") != inner.cat("meta/run-id")
     assert len(outer.faces()) == 4
@@ -149,7 +156,10 @@ def test_global_step_rises_under_a_repeated_cat_and_a_repeated_curl(start: Start
     seen = {"cat": -1, "curl": -1}
 
     def rose() -> bool:
-        now = {"cat": int(run.cat("state/global-step")), "curl": int(output("curl", "-sS", f"{url}/files/state/global-step"))}
+        now = {
+            "cat": int(run.cat("state/global-step")),
+            "curl": int(output("curl", "-sS", f"{url}/files/state/global-step")),
+        }
         assert all(now[who] >= seen[who] for who in seen), (now, seen)
         risen.append(all(now[who] > seen[who] for who in seen))
         seen.update(now)

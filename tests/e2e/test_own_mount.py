@@ -28,9 +28,7 @@ SECONDS = 20.0
 
 
 @pytest.mark.parametrize("touch", [touch.__name__ for touch in TOUCHES])
-def test_the_training_process_touches_its_own_mount_and_does_not_hang(
-    start: Start, report: Report, touch: str
-) -> None:
+def test_the_training_process_touches_its_own_mount_and_does_not_hang(start: Start, report: Report, touch: str) -> None:
     run = start(touch=touch)
     run.at("touched", SECONDS)
     report(f"seconds for {touch}", run.mark("touched"))

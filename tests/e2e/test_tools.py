@@ -101,14 +101,18 @@ def test_ls_find_du_test_and_stat_see_sizes_and_kinds(run: Run) -> None:
     assert "global-step" in output("ls", "-la", f"{run.procfs}/state")
     listed = output("ls", "-laR", run.procfs)
     assert "?" not in listed
-    assert output("find", run.procfs, "-name", "global-step", "-size", "+0").strip() == f"{run.procfs}/state/global-step"
+    assert (
+        output("find", run.procfs, "-name", "global-step", "-size", "+0").strip() == f"{run.procfs}/state/global-step"
+    )
     assert output("find", run.procfs, "-empty", "-name", "run-id") == ""
     output("du", "-s", run.procfs)
     assert output("du", "-b", f"{run.procfs}/meta/run-id").split()[0] == str(len(run.cat("meta/run-id")))
     assert sh("test", "-s", f"{run.procfs}/state/global-step").returncode == 0
     assert sh("test", "-w", f"{run.procfs}/state/global-step").returncode != 0
     assert output("stat", "-c", "%F %U", f"{run.procfs}/state").strip().startswith("directory")
-    assert output("readlink", run.procfs / "artifacts/checkpoints").strip() == str(run.directory / "artifacts/checkpoints")
+    assert output("readlink", run.procfs / "artifacts/checkpoints").strip() == str(
+        run.directory / "artifacts/checkpoints"
+    )
     finish(run)
 
 

@@ -160,7 +160,7 @@ class Model(MidrunMixin, L.LightningModule):
 def fit(plan: Plan, *, model: Model | None = None, callbacks: list[L.Callback] | None = None) -> L.Trainer:
     """Train once."""
     trainer = _trainer(plan, callbacks)
-    trainer.fit(model or Model(plan), _loader(plan), **({"val_dataloaders": _loader(plan)} if plan.get("val") else {}))
+    trainer.fit(model or Model(plan), _loader(plan), _loader(plan) if plan.get("val") else None)
     return trainer
 
 
@@ -181,8 +181,8 @@ def fits(plan: Plan) -> None:
         noted.append(
             {
                 "url": address.url,
-                "threads": len(os.listdir("/proc/self/task")),
-                "files": len(os.listdir("/proc/self/fd")),
+                "threads": _count("/proc/self/task"),
+                "files": _count("/proc/self/fd"),
             }
         )
     _mark(plan, "noted", json.dumps(noted))
@@ -231,10 +231,10 @@ def hashed(plan: Plan) -> None:
     """Train, and write down what came of it: hashes of weights, optimizer state and logged values."""
 
     class Logged(L.Callback):
-        values: list[dict[str, str]] = []  # noqa: RUF012 - one instance
+        values: list[dict[str, str]] = []
 
         def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
-            self.values.append({name: value.item().hex() for name, value in trainer.callback_metrics.items()})
+            self.values.append({name: float(value).hex() for name, value in trainer.callback_metrics.items()})
 
     logged = Logged()
     trainer = fit(plan, callbacks=[logged])
@@ -250,8 +250,15 @@ def hashed(plan: Plan) -> None:
 
 
 def distributed(plan: Plan) -> None:
-    """Train in two processes."""
-    trainer = _trainer(plan, None, strategy="ddp", devices=2)
+    """Train in two processes; each notes the run directory."""
+
+    class Noting(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Any, number: int) -> None:
+            if number == plan.get("wait_at"):
+                _mark(plan, f"run-dir-{trainer.global_rank}", str(module.midrun.run_dir))
+                _mark(plan, f"waiting-{trainer.global_rank}")
+
+    trainer = _trainer(plan, [Noting()], strategy="ddp", devices=2)
     trainer.fit(Model(plan), _loader(plan))
 
 
@@ -296,6 +303,10 @@ def _mark(plan: Plan, name: str, text: str = "") -> None:
     aside = path.with_name(f".{name}.{threading.get_ident()}")
     aside.write_text(text)
     aside.rename(path)
+
+
+def _count(folder: str) -> int:
+    return len(list(Path(folder).iterdir()))
 
 
 def _await_file(path: Path) -> None:

@@ -15,7 +15,18 @@ NAMES = st.one_of(
     st.text(CHARACTERS, min_size=50, max_size=300),
 )
 HOSTILE = ["", ".", "..", INDEX, "a/../b", "/", "//", "../../etc/passwd", "%", "%%", "%2F", "%~", "\0", "nul\0", "\r\n"]
-HOSTILE += ["\ud800", "\udfff\ud800", "tab\t", "\x7f", "\x9b1m", "é" * 200, "x" * 256, "/" * 86, "\ud800" * 30, "." * 255]
+HOSTILE += [
+    "\ud800",
+    "\udfff\ud800",
+    "tab\t",
+    "\x7f",
+    "\x9b1m",
+    "é" * 200,
+    "x" * 256,
+    "/" * 86,
+    "\ud800" * 30,
+    "." * 255,
+]
 
 
 @given(NAMES)
@@ -89,7 +100,9 @@ def test_a_plain_file_is_never_named_as_a_document() -> None:
     assert escape("loss.json.gz", plain=True) == "loss.json.gz"
 
 
-@pytest.mark.parametrize("file_name", ["%2f", "%zz", "a%2", "%61", "%ED%A0", "%FF", "a/b", ".", "..", "\0", INDEX, "x" * 256])
+@pytest.mark.parametrize(
+    "file_name", ["%2f", "%zz", "a%2", "%61", "%ED%A0", "%FF", "a/b", ".", "..", "\0", INDEX, "x" * 256]
+)
 def test_a_file_name_that_escape_never_makes_is_nobodys(file_name: str) -> None:
     assert unescape(file_name) is None
 

@@ -1,7 +1,7 @@
 import enum
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
 
 import pytest
 
@@ -76,7 +76,3 @@ def test_a_typed_dictionary_says_what_its_members_are() -> None:
         },
         "required": ["inner", "rates"],
     }
-
-
-def test_an_annotation_may_carry_more_than_a_type() -> None:
-    assert schema_of(Annotated[int, "steps"]) == {"type": "integer"}

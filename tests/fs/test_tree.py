@@ -30,7 +30,9 @@ class Metrics(Dir):
     plain: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.values: dict[str, float] = dict.fromkeys(["train/loss", "..", "index.json", "loss.json", "gone", *LONG], 0.5)
+        self.values: dict[str, float] = dict.fromkeys(
+            ["train/loss", "..", "index.json", "loss.json", "gone", *LONG], 0.5
+        )
 
     @file("index.json")
     def index(self) -> dict[str, float]:
@@ -223,7 +225,9 @@ def test_private_directories_are_not_shown(tree: Tree) -> None:
             tree.describe(path)
 
 
-@pytest.mark.parametrize("path", ["nothing", "sub-folder/nothing", "sub-folder/nothing/more", "a//b", "/", "..", "one/", "x\0"])
+@pytest.mark.parametrize(
+    "path", ["nothing", "sub-folder/nothing", "sub-folder/nothing/more", "a//b", "/", "..", "one/", "x\0"]
+)
 def test_a_path_without_a_node_is_not_found(tree: Tree, path: str) -> None:
     for verb in (tree.list, tree.read, tree.describe):
         with pytest.raises(NotFound, match="no such file or directory"):

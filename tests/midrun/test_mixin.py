@@ -18,7 +18,6 @@ from midrun.attachment import HOOKS
 from midrun.run import Run
 from tests.midrun.models import QUIET, Bare, BareStaged, Staged, Watched, batches, runs, sample_of, trainer
 
-
 Deed = tuple[str, int | None, int, str | None]
 
 
@@ -285,10 +284,10 @@ def test_arguments_that_are_no_options_reach_the_base() -> None:
     class Model(MidrunMixin, Base):
         pass
 
-    model = Model(3, depth=2, rest_port=9000)  # type: ignore[call-arg]  # the mixin takes what it is for
+    model = Model(3, depth=2, rest_port=9000)
     assert (model.width, model.depth, model.midrun.config.rest_port) == (3, 2, 9000)
     with pytest.raises(TypeError, match="rest_prot"):
-        Model(3, rest_prot=9000)  # type: ignore[call-arg]  # what is tested
+        Model(3, rest_prot=9000)
 
 
 def test_an_init_that_never_reaches_the_mixin_gets_the_defaults(

@@ -48,7 +48,7 @@ async def main():
 trio.run(main)
 loaded = {name.partition(".")[0] for name in sys.modules}
 print(sorted(loaded & {"torch", "lightning", "numpy", "pydantic", "pydantic_core"}))
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
 """
 
 

@@ -210,7 +210,7 @@ def test_a_control_file_takes_a_document_or_a_bare_value_and_answers_what_came_o
 
 
 @pytest.mark.parametrize(
-    "body", ["", "{}", '{"value": "0.5"}', '{"value": 0.5, "other": 1}', "{", "[]", "null", "\xff"]
+    "body", ["", " \n", "{}", '{"value": "0.5"}', '{"value": 0.5, "other": 1}', "{", "[]", "null", "\xff"]
 )
 def test_wrong_arguments_are_listed_and_change_nothing(client: Client, root: Root, body: str) -> None:
     answer = client.simulate_post("/files/control/set_learning_rate", body=body.encode("latin-1"))

@@ -81,8 +81,6 @@ def test_the_server_does_what_its_document_says(times: Callable[[int], int], tmp
         "1",
         "--generation-database",
         "none",
-        "--workers",
-        "2",
     ]
     with serving(Documented()) as served:
         ran = subprocess.run(

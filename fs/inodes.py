@@ -1,0 +1,188 @@
+"""Inodes: the nodes that the kernel knows of a mounted tree, and the files that are open.
+
+The kernel names a node by a number that it was told, and when it forgets the node it says how often it was told.
+Numbers follow from paths, so a node that was forgotten and comes back is the same to programs that compare them.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from dataclasses import dataclass, field
+
+from midrun.fs.faults import Invalid, NotFound, TooLarge
+from midrun.fs.verbs import Entry
+from midrun.fs.view import Shot
+
+ROOT = 1
+HELD = 1.0
+"""Seconds, from its opening, for which a file that is held open stands still."""
+LONGEST_DRAFT = 1 << 20
+"""Bytes in the longest text that a control file takes."""
+_NUMBERS = 1 << 48
+_BLOCK = 512
+_PAGE = 4096
+
+
+@dataclass
+class Snapshot:
+    """A file's content, as all see it who open the file while the first of them still has it open."""
+
+    shot: Shot
+    generation: int
+    taken: float
+    """When, on the monotonic clock."""
+    users: int = 0
+
+    def is_fresh(self) -> bool:
+        """Whether a file that is held open still stands still."""
+        return time.monotonic() - self.taken < HELD
+
+
+@dataclass(eq=False)
+class Inode:
+    """One node that the kernel knows."""
+
+    number: int
+    path: str
+    entry: Entry
+    lookups: int = 0
+    snapshot: Snapshot | None = None
+
+    @property
+    def mode(self) -> int:
+        """File type and permissions."""
+        match self.entry["kind"]:
+            case "dir":
+                return stat.S_IFDIR | 0o555
+            case "link":
+                return stat.S_IFLNK | 0o777
+        return stat.S_IFREG | (0o600 if self.entry["writable"] else 0o444)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all who have the file open at one time may see one value of it."""
+        return self.entry["cached"] and not self.entry["live"]
+
+    def held(self, generation: int) -> Snapshot | None:
+        """Return what those see who have the file open, unless the last of them closed it or it is too old."""
+        snapshot = self.snapshot
+        if snapshot is None or not snapshot.users or snapshot.generation != generation or not snapshot.is_fresh():
+            return None
+        return snapshot
+
+
+class Inodes:
+    """The table of inodes."""
+
+    def __init__(self) -> None:
+        root = Entry(name="", kind="dir", live=False, cached=True, writable=False, fixed=True, target=None)
+        self._root = Inode(ROOT, "", root)
+        self._numbers = {ROOT: self._root}
+        self._paths = {"": self._root}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, number: int) -> Inode:
+        """Return the inode of this number. Raises `NotFound`."""
+        inode = self._numbers.get(number)
+        if inode is None:
+            raise NotFound(f"inode {number} is not known")
+        return inode
+
+    def known(self, path: str) -> Inode | None:
+        """Return the inode of `path` if the kernel knows it."""
+        return self._paths.get(path)
+
+    def inode(self, path: str, entry: Entry) -> Inode:
+        """Return the inode of `path`: the one that the kernel knows, else a new one that is not in the table yet."""
+        known = self._paths.get(path)
+        if known is not None and known.entry["kind"] == entry["kind"]:
+            known.entry = entry
+            return known
+        # Another kind of node under an old name is another node: the kernel would not accept the old number for it.
+        number = hash((path, entry["kind"])) % _NUMBERS
+        while number <= ROOT or number in self._numbers:
+            number += 1
+        return Inode(number, path, entry)
+
+    def tell(self, inode: Inode) -> None:
+        """Note that the kernel is being told the inode's number once more."""
+        inode.lookups += 1
+        self._numbers[inode.number] = self._paths[inode.path] = inode
+
+    def forget(self, number: int, times: int) -> None:
+        """Note that the kernel forgets so many of the times that it was told a number."""
+        inode = self._numbers.get(number)
+        if inode is None or inode is self._root:
+            return
+        inode.lookups -= times
+        if inode.lookups <= 0:
+            del self._numbers[number]
+            if self._paths.get(inode.path) is inode:
+                del self._paths[inode.path]
+
+
+@dataclass
+class Draft:
+    """What is being written to a control file: it counts once it is whole."""
+
+    appends: bool
+    """The kernel says where the end of the file is, which means nothing here."""
+    text: bytearray = field(default_factory=bytearray)
+    _start: int = 0
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Take a piece. The first one may have any offset: `>>` writes behind what the file shows."""
+        if not self.text:
+            self._start = offset
+        at = len(self.text) if self.appends else offset - self._start
+        if not 0 <= at <= len(self.text):
+            raise Invalid("a command is written from its beginning to its end, without holes")
+        if at + len(data) > LONGEST_DRAFT:
+            raise TooLarge(f"a control file takes at most {LONGEST_DRAFT} bytes")
+        self.text[at : at + len(data)] = data
+
+    def may_go_on(self, piece: int) -> bool:
+        """Whether more may follow a piece of so many bytes: what does not look whole is judged when it is closed."""
+        return piece % _BLOCK == 0 or (len(self.text) >= _PAGE and not self.text.endswith(b"\n"))
+
+    def take(self) -> bytes:
+        """Return what was written, and begin anew."""
+        text = bytes(self.text)
+        self.text.clear()
+        return text
+
+
+@dataclass(eq=False)
+class Handle:
+    """One open file."""
+
+    inode: Inode
+    draft: Draft | None = None
+    snapshot: Snapshot | None = None
+    ended: bool = False
+    """Its reader has seen the end of the snapshot."""
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether who reads it now wants to see what has become of it: `tail -f` does, `cat` does not."""
+        return self.snapshot is not None and not self.snapshot.is_fresh() and not self.inode.entry["live"]
+
+    @property
+    def data(self) -> bytes:
+        """What it shows."""
+        return self.snapshot.shot.data if self.snapshot is not None else b""
+
+    def use(self, snapshot: Snapshot) -> None:
+        """Have it show this snapshot."""
+        self.leave()
+        snapshot.users += 1
+        self.snapshot = snapshot
+
+    def leave(self) -> None:
+        """Let go of what it shows: it's closed."""
+        if self.snapshot is not None:
+            self.snapshot.users -= 1
+            self.snapshot = None

@@ -1,0 +1,328 @@
+"""Operations: what the kernel asks of a mounted tree, answered from a view.
+
+Every handler answers with what it returns or with an errno. Anything else that came out of one would end the loop that
+serves the mount, and leave those who read it stuck.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import pyfuse3
+import trio
+from pyfuse3 import EntryAttributes, FUSEError
+
+from midrun.fs.faults import Fault, NotFound, ReadOnly, TimedOut
+from midrun.fs.inodes import Draft, Handle, Inode, Inodes, Snapshot
+from midrun.fs.names import LONGEST
+from midrun.fs.readers import Interrupted, Readers
+from midrun.fs.verbs import Entry
+from midrun.fs.view import LIVE_PATIENCE, PATIENCE, Shot, View
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_FOREVER = 86400.0
+"""Seconds for which the kernel may remember what can't change."""
+_SULK = 1.0
+"""Seconds in which no further stat waits for a run that did not answer one."""
+_told: set[str] = set()
+_MOST_TOLD = 100
+
+
+def answered(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let nothing but an errno come out of a handler."""
+
+    @functools.wraps(handler)
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await handler(*args, **kwargs)
+        except FUSEError:
+            raise
+        except Fault as fault:
+            code = fault.errno
+        except Interrupted:
+            code = errno.EINTR
+        except trio.Cancelled:
+            # The mount ends. Who waits gets an answer first; the task is cancelled again where it waits next.
+            code = errno.ENODEV
+        except Exception:  # noqa: BLE001 - see above
+            _tell(traceback.format_exc())
+            code = errno.EIO
+        raise FUSEError(code)
+
+    return answer
+
+
+def _tell(mistake: str) -> None:
+    """Print a mistake of ours, once: a file that is read a thousand times a second must not fill a disk with it."""
+    if mistake not in _told and len(_told) < _MOST_TOLD:
+        _told.add(mistake)
+        with suppress(OSError):
+            sys.stderr.write(mistake)
+
+
+class Operations(pyfuse3.Operations):
+    """The handlers.
+
+    Parameters
+    ----------
+    view
+        The tree.
+    readers
+        Those who wait for an answer.
+    """
+
+    supports_dot_lookup = False
+
+    def __init__(self, view: View, readers: Readers) -> None:
+        super().__init__()
+        self.inodes = Inodes()
+        self._view = view
+        self._readers = readers
+        self._owner = os.getuid(), os.getgid()
+        self._born = time.time_ns()
+        self._files: dict[int, Handle] = {}
+        self._listings: dict[int, tuple[Inode, list[Entry]]] = {}
+        self._last = 0
+        self._sulks_until = 0.0
+
+    @answered
+    async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> EntryAttributes:
+        """Find an entry of a directory."""
+        path = _below(self.inodes[parent_inode], name)
+        inode = self.inodes.known(path)
+        if inode is None or not inode.entry["fixed"]:
+            entry = await self._ask(ctx.pid, partial(self._view.look, path), brief=True)
+            inode = self.inodes.inode(path, entry)
+        attributes = self._attributes(inode, self._at_hand(inode))
+        self.inodes.tell(inode)
+        return attributes
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """Take back what the kernel was told."""
+        for number, times in inode_list:
+            self.inodes.forget(number, times)
+
+    @answered
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> EntryAttributes:
+        """Show what `stat` shows."""
+        node = self.inodes[inode]
+        shot = self._at_hand(node)
+        if shot is None and node.entry["kind"] == "file" and not node.entry["live"]:
+            try:
+                shot = await self._ask(ctx.pid, partial(self._view.read, node.path), brief=True)
+            except Fault as fault:
+                # A file that breaks is there all the same: whoever opens it is told.
+                if type(fault) is not Fault:
+                    raise
+        return self._attributes(node, shot)
+
+    @answered
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        """Show where a link leads."""
+        node = self.inodes[inode]
+        entry = await self._ask(ctx.pid, partial(self._view.look, node.path))
+        return os.fsencode(entry["target"] or "")
+
+    @answered
+    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
+        """Say whether a process may do something, as `test -w` asks."""
+        entry = self.inodes[inode].entry
+        if mode & os.W_OK and not entry["writable"]:
+            raise ReadOnly(entry["name"])
+        return not mode & os.X_OK or entry["kind"] != "file"
+
+    @answered
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        """Open a directory: its listing stands still while it is open."""
+        node = self.inodes[inode]
+        entries = await self._ask(ctx.pid, lambda _: self._view.list(node.path))
+        self._last += 1
+        self._listings[self._last] = node, entries
+        return self._last
+
+    @answered
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        """List a directory from an entry on."""
+        directory, entries = self._listings[fh]
+        for at in range(start_id, 2 + len(entries)):
+            if at < 2:  # noqa: PLR2004 - these two
+                name, inode = (b".", b"..")[at], directory
+            else:
+                name = entries[at - 2]["name"].encode()
+                inode = self.inodes.inode(_below(directory, name), entries[at - 2])
+            if not pyfuse3.readdir_reply(token, name, self._attributes(inode, self._at_hand(inode)), at + 1):
+                return
+            if at >= 2:  # noqa: PLR2004
+                self.inodes.tell(inode)
+
+    @answered
+    async def releasedir(self, fh: int) -> None:
+        """Close a directory."""
+        del self._listings[fh]
+
+    @answered
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        """Open a file. What its readers will see is made now, because only now it's known who they are."""
+        node = self.inodes[inode]
+        access = flags & os.O_ACCMODE
+        writes = access != os.O_RDONLY or bool(flags & os.O_TRUNC)
+        if writes and not node.entry["writable"]:
+            raise ReadOnly(node.path)
+        handle = Handle(node, Draft(appends=bool(flags & os.O_APPEND)) if writes else None)
+        if access != os.O_WRONLY:
+            handle.use(await self._snapshot(node, ctx.pid))
+        self._last += 1
+        self._files[self._last] = handle
+        return pyfuse3.FileInfo(fh=self._last, direct_io=True, keep_cache=False)
+
+    @answered
+    async def read(self, fh: int, off: int, size: int) -> bytes:
+        """Read from the snapshot; who has read it all and, some time later, reads on gets the file as it is then."""
+        handle = self._files[fh]
+        if handle.reads_on and (off == 0 or handle.ended):
+            shot = await self._view.read(handle.inode.path)
+            handle.use(Snapshot(shot, self._view.generation, taken=0.0))
+            handle.ended = False
+        data = handle.data[off : off + size]
+        handle.ended = handle.ended or not data
+        return data
+
+    @answered
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        """Take a piece of a command. A mistake is told here: shells do not show one that is told when they close."""
+        handle = self._files[fh]
+        draft = handle.draft
+        if draft is None:
+            raise FUSEError(errno.EBADF)
+        try:
+            draft.put(off, buf)
+            if not draft.may_go_on(len(buf)):
+                await self._view.write(handle.inode.path, bytes(draft.text), check=True)
+        except Fault:
+            draft.take()
+            raise
+        return len(buf)
+
+    @answered
+    async def flush(self, fh: int) -> None:
+        """Do what was written, once. Shells also close files that they have not written to yet, which is nothing."""
+        handle = self._files[fh]
+        text = handle.draft.take() if handle.draft is not None else b""
+        if text:
+            await self._view.write(handle.inode.path, text)
+
+    @answered
+    async def release(self, fh: int) -> None:
+        """Close a file."""
+        self._files.pop(fh).leave()
+
+    @answered
+    async def setattr(
+        self,
+        inode: int,
+        attr: EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> EntryAttributes:
+        """Let programs that write a control file empty it first, or set its mode or times after: it means nothing."""
+        node = self.inodes[inode]
+        if not node.entry["writable"]:
+            raise ReadOnly(node.path)
+        return self._attributes(node, None)
+
+    @answered
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        """Describe a file system without room: nothing is stored here."""
+        stats = pyfuse3.StatvfsData()
+        stats.f_bsize = stats.f_frsize = 4096
+        stats.f_namemax = LONGEST
+        return stats
+
+    @answered
+    async def create(self, *args: object) -> NoReturn:
+        """Refuse: a tree has the files that it has."""
+        raise ReadOnly("the tree's files are declared")
+
+    mknod = mkdir = rmdir = symlink = create  # type: ignore[assignment]  # it takes whatever these take
+    link = rename = unlink = setxattr = removexattr = create  # type: ignore[assignment]  # as above
+
+    def _at_hand(self, inode: Inode) -> Shot | None:
+        """Return what a file shows to those who have it open, or what is kept of it."""
+        held = inode.held(self._view.generation)
+        return held.shot if held is not None else self._view.at_hand(inode.path)
+
+    async def _snapshot(self, inode: Inode, pid: int) -> Snapshot:
+        """Return what a file that is being opened will show: the same as to others who have it open."""
+        generation = self._view.generation
+        shot = self._at_hand(inode) if inode.is_shared else None
+        if shot is None:
+            patience = LIVE_PATIENCE if inode.entry["live"] else PATIENCE
+            shot = await self._ask(pid, partial(self._view.read, inode.path), patience)
+        held = inode.held(generation)
+        if held is None or not inode.is_shared:
+            held = inode.snapshot = Snapshot(shot, generation, time.monotonic())
+        return held
+
+    async def _ask(
+        self,
+        pid: int,
+        question: Callable[[float], Awaitable[T]],
+        patience: float = PATIENCE,
+        *,
+        brief: bool = False,
+    ) -> T:
+        """Return the view's answer to `question`, which takes how long to wait for a first value.
+
+        After one that was waited for in vain, those that are `brief` wait no more for some time: a listing of 500
+        files would else take 500 times 5 s.
+        """
+        began = time.monotonic()
+        first = 0.0 if brief and began < self._sulks_until else patience
+        try:
+            answer = await self._readers.wait(pid, partial(question, first), patience)
+        except TimedOut:
+            if time.monotonic() - began > patience / 2:
+                self._sulks_until = time.monotonic() + _SULK
+            raise
+        self._sulks_until = 0.0
+        return answer
+
+    def _attributes(self, inode: Inode, shot: Shot | None) -> EntryAttributes:
+        entry = inode.entry
+        attributes = EntryAttributes()
+        attributes.st_ino = inode.number
+        attributes.st_mode = inode.mode
+        attributes.st_nlink = 1  # For directories too, where it says that subdirectories are not counted.
+        attributes.st_uid, attributes.st_gid = self._owner
+        size = len(shot.data) if shot is not None else len(os.fsencode(entry["target"] or ""))
+        attributes.st_size = size
+        attributes.st_blocks = (size + 511) // 512
+        changed = shot.changed_ns if shot is not None else self._born
+        attributes.st_mtime_ns = attributes.st_ctime_ns = attributes.st_atime_ns = changed
+        # What can't change the kernel need not ask twice: that a declared node is there, and all of a directory.
+        attributes.entry_timeout = _FOREVER if entry["fixed"] and entry["kind"] != "link" else 0
+        attributes.attr_timeout = _FOREVER if entry["fixed"] and entry["kind"] == "dir" else 0
+        return attributes
+
+
+def _below(directory: Inode, name: bytes) -> str:
+    """Return the path of an entry of a directory."""
+    if len(name) > LONGEST:
+        raise FUSEError(errno.ENAMETOOLONG)
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        raise NotFound(f"no name here is {name!r}") from None
+    return f"{directory.path}/{text}" if directory.path else text

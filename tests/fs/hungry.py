@@ -1,0 +1,58 @@
+"""A trainer whose main loop hardly ever lets go of the GIL: short Python and tiny system calls.
+
+python -m tests.fs.hungry WIRE PAGE SLEEPS INTERVAL SYSCALLS
+
+It answers over the socket WIRE until the face says that it is done. At its safe points it makes way for waiting faces, as
+the page PAGE tells, when SLEEPS is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+from midrun.fs.answers import Answers
+from midrun.fs.page import Page
+from midrun.fs.verbs import Tree
+from tests.fs.sample import Sample
+
+
+def main(wire: int, page_fd: int, *, sleeps: bool, interval: float, syscalls: bool) -> None:
+    """Spin until the face is done."""
+    # On one core, a thread that wakes up finds the GIL taken again already.
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    sys.setswitchinterval(interval)
+    done = False
+
+    def hear(notice: str, detail: dict[str, Any]) -> None:
+        nonlocal done
+        done = notice == "done"
+
+    page = Page(page_fd)
+    answers = Answers(Tree(Sample()), page)
+    answers.connect(socket.socket(fileno=wire), hear)
+    answers.start()
+    asks, null = page.asks, os.open("/dev/null", os.O_WRONLY)
+    end = time.monotonic() + 30
+    while not done and time.monotonic() < end:
+        for _ in range(1500):
+            pass
+        if syscalls:
+            os.write(null, b".")
+        if sleeps and asks[0] != asks[1]:
+            time.sleep(0.0002)
+    sys.setswitchinterval(0.005)
+    answers.stop()
+
+
+if __name__ == "__main__":
+    main(
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        sleeps=sys.argv[3] == "1",
+        interval=float(sys.argv[4]),
+        syscalls=sys.argv[5] == "1",
+    )
