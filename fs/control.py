@@ -45,6 +45,16 @@ class Form:
     def _schema(self) -> dict[str, Any]:
         return self.arguments.model_json_schema()
 
+    def takes(self) -> dict[str, Any]:
+        """Return the JSON Schema of all that the form takes: the object, and the bare value where there is one."""
+        schema = dict(self.schema())
+        if self.bare is None:
+            return schema
+        bare = schema["properties"][self.bare]
+        definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+        # Where the bare value is text, whatever reads as other JSON is that text.
+        return {**definitions, "anyOf": [schema, {} if "string" in self._bare_kinds() else bare]}
+
     def usage(self) -> str:
         """Return the text that tells a reader of the control file what to write into it."""
         properties = self.schema().get("properties", {})
@@ -107,11 +117,14 @@ class Form:
 
     def _means_text(self, value: object) -> bool:
         """Whether what reads as the JSON value `value` is text: the argument takes text, and no such value."""
-        schema = self.schema()["properties"][self.bare]
-        kinds = {kind.get("type") for kind in (schema, *schema.get("anyOf", ()))}
-        if "number" in kinds:
-            kinds.add("integer")
+        kinds = self._bare_kinds()
         return "string" in kinds and _KINDS[type(value)] not in kinds
+
+    def _bare_kinds(self) -> set[str]:
+        """Return the JSON types of a bare value."""
+        schema = self.schema()["properties"][self.bare]
+        kinds = {str(kind.get("type")) for kind in (schema, *schema.get("anyOf", ()))}
+        return kinds | {"integer"} if "number" in kinds else kinds
 
 
 _KINDS = {

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import trio
 
+from midrun.fs.faults import Gone
 from midrun.fs.page import Page
 from midrun.fs.view import View
 from midrun.fs.wire import Wire
@@ -109,7 +110,11 @@ async def _live(config: Handed, serve: Serve, trainer: int) -> None:
         async with View(wire, lambda: page.generation) as view, trio.open_nursery() as nursery:
             nursery.start_soon(_end_with, trainer, nursery.cancel_scope)
             nursery.start_soon(_quit_with, wire, nursery.cancel_scope)
-            await serve(Face(view, config.options, wire, config.trainer))
+            try:
+                await serve(Face(view, config.options, wire, config.trainer))
+            except* Gone:
+                if not wire.quit.is_set():
+                    raise
             nursery.cancel_scope.cancel()
         outer.cancel_scope.cancel()
 

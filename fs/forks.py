@@ -40,4 +40,4 @@ def _close() -> None:
     _owners.clear()
 
 
-#os.register_at_fork(after_in_child=_close)
+os.register_at_fork(after_in_child=_close)

@@ -17,6 +17,8 @@ from midrun.fs.view import Shot
 ROOT = 1
 HELD = 1.0
 """Seconds, from its opening, for which a file that is held open stands still."""
+ROOM = 4096
+"""Nodes that come and go of which the kernel may know at one time."""
 LONGEST_DRAFT = 1 << 20
 """Bytes in the longest text that a control file takes."""
 _NUMBERS = 1 << 48
@@ -60,9 +62,20 @@ class Inode:
         return stat.S_IFREG | (0o600 if self.entry["writable"] else 0o444)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is a file that may be made for a mere look at its size."""
+        return self.entry["kind"] == "file" and not self.entry["live"]
+
+    @property
     def is_shared(self) -> bool:
         """Whether all who have the file open at one time may see one value of it."""
         return self.entry["cached"] and not self.entry["live"]
+
+    def renew(self, entry: Entry) -> None:
+        """Note how the node is listed now. Raises `NotFound` when it has become another kind of node."""
+        if entry["kind"] != self.entry["kind"]:
+            raise NotFound(f"'{self.path}' is a {entry['kind']} now")
+        self.entry = entry
 
     def held(self, generation: int) -> Snapshot | None:
         """Return what those see who have the file open, unless the last of them closed it or it is too old."""
@@ -80,6 +93,7 @@ class Inodes:
         self._root = Inode(ROOT, "", root)
         self._numbers = {ROOT: self._root}
         self._paths = {"": self._root}
+        self._passing: dict[int, Inode] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -111,6 +125,18 @@ class Inodes:
         """Note that the kernel is being told the inode's number once more."""
         inode.lookups += 1
         self._numbers[inode.number] = self._paths[inode.path] = inode
+        if not inode.entry["fixed"]:
+            self._passing.pop(inode.number, None)
+            self._passing[inode.number] = inode
+
+    def surplus(self) -> Inode | None:
+        """Return an inode that the kernel had better forget, or None.
+
+        It keeps the names of nodes that are long gone for as long as it has memory.
+        """
+        if len(self._passing) <= ROOM:
+            return None
+        return self._passing.pop(next(iter(self._passing)))
 
     def forget(self, number: int, times: int) -> None:
         """Note that the kernel forgets so many of the times that it was told a number."""
@@ -120,6 +146,7 @@ class Inodes:
         inode.lookups -= times
         if inode.lookups <= 0:
             del self._numbers[number]
+            self._passing.pop(number, None)
             if self._paths.get(inode.path) is inode:
                 del self._paths[inode.path]
 
@@ -145,8 +172,15 @@ class Draft:
         self.text[at : at + len(data)] = data
 
     def may_go_on(self, piece: int) -> bool:
-        """Whether more may follow a piece of so many bytes: what does not look whole is judged when it is closed."""
-        return piece % _BLOCK == 0 or (len(self.text) >= _PAGE and not self.text.endswith(b"\n"))
+        """Whether more may follow a piece of so many bytes: what does not look whole is judged when it is closed.
+
+        Programs write long texts in full blocks, or in pieces of any size after the first pages; and what is short but
+        begins an object and does not end one is the head that a JSON library writes before a long string.
+        """
+        if piece % _BLOCK == 0:
+            return True
+        is_open = self.text.startswith(b"{") and not self.text.endswith(b"}")
+        return not self.text.endswith(b"\n") and (is_open or len(self.text) >= _PAGE)
 
     def take(self) -> bytes:
         """Return what was written, and begin anew."""

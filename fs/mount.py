@@ -65,8 +65,8 @@ async def serve(face: Face) -> None:
             await _clear(path)
             stack.enter_context(_directory(path))
             _mount(fuse, face, readers, path)
-        except Unmountable as reason:
-            face.failed(str(reason))
+        except (Unmountable, OSError) as reason:
+            face.failed(str(reason) if isinstance(reason, Unmountable) else f"{mountpoint} can't be mounted: {reason}")
             return
         stack.callback(_unmount, fuse, path)
         async with trio.open_nursery() as nursery:
@@ -87,7 +87,10 @@ def _library() -> ModuleType:
                 "pyfuse3 is not installed: install Debian's packages libfuse3-dev, pkg-config and gcc,"
                 " then run pip install 'midrun[fuse]'"
             ) from None
-        raise Unmountable(f"pyfuse3 can't be loaded ({error}): install Debian's package fuse3") from None
+        raise Unmountable(
+            f"pyfuse3 can't be loaded ({error}): install Debian's package fuse3; if that does not help, build it anew"
+            " with pip install --force-reinstall --no-binary pyfuse3 'midrun[fuse]'"
+        ) from None
     vars(pyfuse3)["trio"] = _Trio()
     # It reports each answer to a reader who has been killed meanwhile.
     logging.getLogger("pyfuse3").setLevel(logging.CRITICAL)
@@ -131,8 +134,8 @@ def _check_device() -> None:
         device = Path(_DEVICE).stat()
     except OSError:
         raise Unmountable(f"there is no {_DEVICE}: {_ALLOW}; elsewhere, run modprobe fuse") from None
-    if not stat.S_ISCHR(device.st_mode):
-        raise Unmountable(f"{_DEVICE} is no device: {_ALLOW}")
+    if not stat.S_ISCHR(device.st_mode) or device.st_rdev != _NUMBER:
+        raise Unmountable(f"{_DEVICE} is not the FUSE device: {_ALLOW}")
 
 
 def _check_rights() -> None:

@@ -33,10 +33,12 @@ T = TypeVar("T")
 
 _FOREVER = 86400.0
 """Seconds for which the kernel may remember what can't change."""
+_NAMED = 1.0
+"""Seconds for which the kernel may remember a name of what comes and goes; whether it is gone is always asked."""
 _SULK = 1.0
 """Seconds in which no further stat waits for a run that did not answer one."""
-_told: set[str] = set()
-_MOST_TOLD = 100
+_confessed: set[str] = set()
+_MOST = 100
 
 
 def answered(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -56,17 +58,17 @@ def answered(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, A
             # The mount ends. Who waits gets an answer first; the task is cancelled again where it waits next.
             code = errno.ENODEV
         except Exception:  # noqa: BLE001 - see above
-            _tell(traceback.format_exc())
+            _confess(traceback.format_exc())
             code = errno.EIO
         raise FUSEError(code)
 
     return answer
 
 
-def _tell(mistake: str) -> None:
+def _confess(mistake: str) -> None:
     """Print a mistake of ours, once: a file that is read a thousand times a second must not fill a disk with it."""
-    if mistake not in _told and len(_told) < _MOST_TOLD:
-        _told.add(mistake)
+    if mistake not in _confessed and len(_confessed) < _MOST:
+        _confessed.add(mistake)
         with suppress(OSError):
             sys.stderr.write(mistake)
 
@@ -102,10 +104,10 @@ class Operations(pyfuse3.Operations):
         path = _below(self.inodes[parent_inode], name)
         inode = self.inodes.known(path)
         if inode is None or not inode.entry["fixed"]:
-            entry = await self._ask(ctx.pid, partial(self._view.look, path), brief=True)
+            entry = await self._ask(ctx.pid, partial(self._view.entry, path), brief=True)
             inode = self.inodes.inode(path, entry)
         attributes = self._attributes(inode, self._at_hand(inode))
-        self.inodes.tell(inode)
+        self._tell(inode)
         return attributes
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
@@ -118,20 +120,22 @@ class Operations(pyfuse3.Operations):
         """Show what `stat` shows."""
         node = self.inodes[inode]
         shot = self._at_hand(node)
-        if shot is None and node.entry["kind"] == "file" and not node.entry["live"]:
+        if shot is None and node.is_plain:
             try:
                 shot = await self._ask(ctx.pid, partial(self._view.read, node.path), brief=True)
             except Fault as fault:
                 # A file that breaks is there all the same: whoever opens it is told.
                 if type(fault) is not Fault:
                     raise
+        elif not node.is_plain and not (node.entry["fixed"] and node.entry["kind"] != "link"):
+            node.renew(await self._ask(ctx.pid, partial(self._view.entry, node.path), brief=True))
         return self._attributes(node, shot)
 
     @answered
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         """Show where a link leads."""
         node = self.inodes[inode]
-        entry = await self._ask(ctx.pid, partial(self._view.look, node.path))
+        entry = await self._ask(ctx.pid, partial(self._view.entry, node.path))
         return os.fsencode(entry["target"] or "")
 
     @answered
@@ -164,7 +168,7 @@ class Operations(pyfuse3.Operations):
             if not pyfuse3.readdir_reply(token, name, self._attributes(inode, self._at_hand(inode)), at + 1):
                 return
             if at >= 2:  # noqa: PLR2004
-                self.inodes.tell(inode)
+                self._tell(inode)
 
     @answered
     async def releasedir(self, fh: int) -> None:
@@ -256,7 +260,27 @@ class Operations(pyfuse3.Operations):
         raise ReadOnly("the tree's files are declared")
 
     mknod = mkdir = rmdir = symlink = create  # type: ignore[assignment]  # it takes whatever these take
-    link = rename = unlink = setxattr = removexattr = create  # type: ignore[assignment]  # as above
+    link = rename = unlink = create  # type: ignore[assignment]  # as above
+
+    @answered
+    async def removexattr(self, inode: int, *args: object) -> NoReturn:
+        """Refuse: files have no such attributes, and programs that copy theirs to a control file go on without."""
+        if self.inodes[inode].entry["writable"]:
+            raise FUSEError(errno.EOPNOTSUPP)
+        raise ReadOnly(self.inodes[inode].path)
+
+    setxattr = removexattr  # type: ignore[assignment]  # it takes whatever this takes
+
+    def _tell(self, inode: Inode) -> None:
+        """Note that the kernel is told of an inode, and have it forget another one if there are too many."""
+        self.inodes.tell(inode)
+        surplus = self.inodes.surplus()
+        if surplus is not None:
+            folder, _, name = surplus.path.rpartition("/")
+            parent = self.inodes.known(folder)
+            if parent is not None:
+                # In a thread: the kernel waits for those who are just using the folder.
+                pyfuse3.invalidate_entry_async(parent.number, name.encode(), ignore_enoent=True)
 
     def _at_hand(self, inode: Inode) -> Shot | None:
         """Return what a file shows to those who have it open, or what is kept of it."""
@@ -291,13 +315,11 @@ class Operations(pyfuse3.Operations):
         began = time.monotonic()
         first = 0.0 if brief and began < self._sulks_until else patience
         try:
-            answer = await self._readers.wait(pid, partial(question, first), patience)
+            return await self._readers.wait(pid, partial(question, first), patience)
         except TimedOut:
             if time.monotonic() - began > patience / 2:
                 self._sulks_until = time.monotonic() + _SULK
             raise
-        self._sulks_until = 0.0
-        return answer
 
     def _attributes(self, inode: Inode, shot: Shot | None) -> EntryAttributes:
         entry = inode.entry
@@ -312,7 +334,7 @@ class Operations(pyfuse3.Operations):
         changed = shot.changed_ns if shot is not None else self._born
         attributes.st_mtime_ns = attributes.st_ctime_ns = attributes.st_atime_ns = changed
         # What can't change the kernel need not ask twice: that a declared node is there, and all of a directory.
-        attributes.entry_timeout = _FOREVER if entry["fixed"] and entry["kind"] != "link" else 0
+        attributes.entry_timeout = _FOREVER if entry["fixed"] else _NAMED
         attributes.attr_timeout = _FOREVER if entry["fixed"] and entry["kind"] == "dir" else 0
         return attributes
 

@@ -157,7 +157,7 @@ class Tree:
         node, fixed = self.walk(path)
         entry = _entry(path.rpartition("/")[2], node, fixed=fixed)
         schema = node.schema() if isinstance(node, Leaf) else {}
-        takes = node.form.schema() if isinstance(node, Leaf) and node.form is not None else None
+        takes = node.form.takes() if isinstance(node, Leaf) and node.form is not None else None
         return {**entry, "path": path, "doc": node.doc, "schema": schema, "takes": takes}
 
     def _leaf(self, path: str) -> Leaf:

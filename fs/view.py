@@ -74,6 +74,7 @@ class View:
         self._files: _Shelf[Shot] = _Shelf(lambda shot: 200 + len(shot.data))
         self._lists: _Shelf[list[Entry]] = _Shelf(lambda entries: 200 * len(entries))
         self._descriptions: _Shelf[Description] = _Shelf(lambda _: 1000)
+        self._entries: _Shelf[Entry] = _Shelf(lambda _: 500)
         self._slow = False
         self._scope = trio.open_nursery()
 
@@ -107,9 +108,19 @@ class View:
             self._fixed[path] = description
         return description
 
+    async def entry(self, path: str, patience: float = PATIENCE) -> Entry:
+        """Return the node at `path` as its directory lists it; who has just listed that need not ask for each node."""
+        fixed = self._fixed.get(path)
+        if fixed is not None:
+            return fixed
+        kept = self._entries.get(path)
+        if kept is not None and kept.answer["fixed"] and kept.answer["kind"] != "link":
+            return kept.answer
+        return await self._recall(self._entries, path, partial(self._described, path), patience)
+
     async def list(self, path: str) -> list[Entry]:
         """Return the entries of the directory at `path`."""
-        return await self._recall(self._lists, path, partial(self._verbs.list, path))
+        return await self._recall(self._lists, path, partial(self._listed, path))
 
     async def read(self, path: str, patience: float = PATIENCE) -> Shot:
         """Return the file at `path`; raises `TimedOut` when there is no value of it in time.
@@ -122,7 +133,7 @@ class View:
         kept = self.at_hand(path)
         if kept is not None:
             return kept
-        node = await self.look(path, patience)
+        node = await self.entry(path, patience)
         if node["live"]:
             return await self._wait(self._ask(self._files, path, partial(self._fetch, path), keep=False), LIVE_PATIENCE)
         if node["cached"]:
@@ -149,6 +160,20 @@ class View:
         kept = self._files.get(path)
         same = kept is not None and kept.answer.data == shot.data
         return replace(shot, changed_ns=kept.answer.changed_ns) if kept is not None and same else shot
+
+    async def _described(self, path: str) -> Description:
+        generation = self._generation()
+        description = await self._verbs.describe(path)
+        self._descriptions.put(path, _Kept(description, generation, self._now()))
+        return description
+
+    async def _listed(self, path: str) -> _Listing:
+        generation = self._generation()
+        entries = await self._verbs.list(path)
+        for entry in entries:
+            name = entry["name"]
+            self._entries.put(f"{path}/{name}" if path else name, _Kept(entry, generation, self._now()))
+        return entries
 
     async def _fetch(self, path: str) -> Shot:
         data = await self._verbs.read(path)
@@ -215,6 +240,7 @@ class View:
 
 
 _Fetch: TypeAlias = Callable[[], Awaitable[T]]
+_Listing: TypeAlias = list[Entry]
 
 
 class _Flight(Generic[T]):

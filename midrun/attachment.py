@@ -10,7 +10,8 @@ import traceback
 from typing import TYPE_CHECKING
 
 from midrun.config import MidrunConfig
-from midrun.directory import new_run_id, run_directory
+from midrun.directory import logger_directory, mountpoint, new_run_id, run_directory
+from midrun.fs import mounts
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -34,6 +35,7 @@ _TURNS = (
 _EVALUATED = ("on_validation_batch_end", "on_test_batch_end", "on_predict_batch_end")
 """Hooks after a batch of evaluation."""
 HOOKS = (
+    "configure_callbacks",
     "setup",
     "teardown",
     "on_train_epoch_start",
@@ -65,6 +67,7 @@ class Attachment:
         self.reached: dict[str, bool] = {}
         """For each hook, whether midrun's part has run since this was last set to False."""
         self._run: Run | None = None
+        self._directory: str | None = None
         self._run_id: str | None = None
         self._port: int | None = None
         self._ending: Ending | None = None
@@ -81,8 +84,8 @@ class Attachment:
 
     @property
     def run_dir(self) -> str | None:
-        """The run directory, or None while nothing runs."""
-        return None if self._run is None else str(self._run.directory)
+        """The run directory, the same on every rank, or None while nothing runs."""
+        return self._directory
 
     @property
     def url(self) -> str | None:
@@ -111,6 +114,15 @@ class Attachment:
 
     # ---- the hooks: setup and teardown
 
+    def configure_callbacks(self, module: LightningModule) -> None:
+        """Take away a mount that a killed run left: loggers scan their directory before `setup`, and fail on it."""
+        trainer = module._trainer  # noqa: SLF001 - as in `setup`
+        if trainer is None or not (self.config.midrun_enabled and self.config.fuse_enabled):
+            return
+        directory = logger_directory(trainer) if trainer.is_global_zero else None
+        if directory is not None:
+            mounts.clean(mounts.resolve(mountpoint(self.config, directory)))
+
     def setup(self, module: LightningModule, stage: str) -> None:
         """Start the run."""
         del stage
@@ -123,8 +135,7 @@ class Attachment:
             if trainer is not None and trainer.strategy._lightning_module is module:  # noqa: SLF001 - no other way
                 self._start(trainer, module)
         except Exception as error:
-            if self._run is not None:
-                self._run.raised(error)
+            self._raised(error)
             self._stop()
             if self.config.inspection_strict:
                 raise
@@ -144,19 +155,28 @@ class Attachment:
         self._run_id = self._run_id or new_run_id()
         # Rank zero chooses, and must not fail to tell: the others wait for it.
         chosen = run_directory(trainer, self._run_id) if trainer.is_global_zero else ""
-        directory = trainer.strategy.broadcast(chosen)
+        directory = self._directory = trainer.strategy.broadcast(chosen)
         ranks = all_ranks(trainer)
         if not trainer.is_global_zero:
             return
         run = self._run = Run(
             self.config, self._run_id, directory, LightningLoop(trainer, module), port=self._port, ranks=ranks
         )
-        self._ending = Ending(trainer, raised=run.raised, over=self._stop)
+        self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
+
+    def _raised(self, exception: BaseException) -> None:
+        """Note the exception that ends the loop; it goes on its way, whatever becomes of the note."""
+        try:
+            if self._run is not None:
+                self._run.raised(exception)
+        except Exception as error:  # noqa: BLE001 - as said
+            self.broke("on_exception", error)
 
     def _stop(self) -> None:
         """Stop the run, if one is live; never raises an error of midrun's own."""
         run, self._run = self._run, None
+        self._directory = None
         ending, self._ending = self._ending, None
         if ending is not None:
             ending.undo()

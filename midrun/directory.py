@@ -14,6 +14,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from midrun.config import MidrunConfig
+
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
@@ -46,15 +48,29 @@ def run_directory(trainer: Trainer, run_id: str) -> str:
     return own or os.path.join(_root(None, trainer), "midrun", run_id)
 
 
+def logger_directory(trainer: Trainer) -> str | None:
+    """Return the run directory if it is the first logger's own, where the logger looks around before it starts."""
+    return _own_directory(trainer.loggers[0]) if trainer.loggers else None
+
+
+def mountpoint(config: MidrunConfig, directory: str) -> str:
+    """Return the absolute path at which the run in this directory is mounted."""
+    return os.path.abspath(config.fuse_mountpoint or os.path.join(directory, "procfs"))
+
+
 def _of_logger(logger: Any, trainer: Trainer) -> str | None:  # noqa: ANN401 - any package's logger
     """Return the run directory that `logger` determines, or None when it has no version."""
-    if _keeps_own_directory(logger):
-        directory = getattr(logger, "log_dir", None)
-        if directory and _is_local(directory):
-            return os.path.abspath(str(directory))
+    own = _own_directory(logger)
+    if own is not None:
+        return own
     version = getattr(logger, "version", None)
     name = "" if version is None else sanitized(str(version))
     return os.path.join(_root(getattr(logger, "save_dir", None), trainer), "midrun", name) if name else None
+
+
+def _own_directory(logger: Any) -> str | None:  # noqa: ANN401 - any package's logger
+    directory = getattr(logger, "log_dir", None) if _keeps_own_directory(logger) else None
+    return os.path.abspath(str(directory)) if directory and _is_local(directory) else None
 
 
 def _keeps_own_directory(logger: Any) -> bool:  # noqa: ANN401 - any package's logger

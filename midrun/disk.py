@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 
@@ -33,6 +34,9 @@ class DiskThread:
     def stop(self, patience: float) -> bool:
         """Finish what was handed over and end; return whether that took less than `patience` seconds."""
         self._tasks.put(None)
+        if self._thread.ident is None:
+            self._run()
+            return True
         self._thread.join(patience)
         return not self._thread.is_alive()
 
@@ -46,8 +50,12 @@ class DiskThread:
                 self._do(self._tick)
                 continue
             if task is None:
-                return
+                break
             self._do(task)
+        # The last tasks may have had something to say.
+        with suppress(Empty):
+            while (task := self._tasks.get_nowait()) is not None:
+                self._do(task)
 
     def _do(self, task: Callable[[], object]) -> None:
         try:

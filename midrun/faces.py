@@ -60,6 +60,8 @@ class Face:
         What the face is told; called for each start.
     listener
         Makes the listening socket that the face serves, for one that listens.
+    clear
+        Takes away what a process has left that was killed.
     """
 
     def __init__(
@@ -70,11 +72,12 @@ class Face:
         slot: int,
         options: Callable[[], dict[str, Any]],
         listener: Callable[[], socket.socket] | None = None,
+        clear: Callable[[], object] = lambda: None,
     ) -> None:
         self.service = service
         self._module = module
         self._ties, self._slot = ties, slot
-        self._options, self._listener = options, listener
+        self._options, self._listener, self._clear = options, listener, clear
         self._process: subprocess.Popen[bytes] | None = None
         self._disconnect: Callable[[], None] = lambda: None
         self._starts = 0
@@ -87,7 +90,7 @@ class Face:
         self._starts += 1
         try:
             self._spawn()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, the other services start
             self.service.fail(f"{self.service.name} did not start: {error}")
 
     def stop(self) -> None:
@@ -105,6 +108,8 @@ class Face:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.returncode != 0:
+            self._clear()
         if self.service.state != "failed":
             self.service.turn_off("the run has ended")
 
@@ -114,8 +119,8 @@ class Face:
         return None if self._process is None else self._process.pid
 
     def _spawn(self) -> None:
-        ours, theirs = socket.socketpair()
         listener = None if self._listener is None else _Handover(self._listener())
+        ours, theirs = socket.socketpair()
         try:
             given = [theirs.fileno(), self._ties.page.fd, *([] if listener is None else [listener.fileno()])]
             handed = Handed(
@@ -173,6 +178,7 @@ class Face:
         code = None if process is None else process.returncode
         how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
         if self._starts > _RESTARTS:
+            self._clear()
             self.service.fail(f"its process ended {how}, {self._starts} times; it is not started again")
             return
         self.service.start(f"its process ended {how} and is started again")

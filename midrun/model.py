@@ -70,6 +70,8 @@ class Model(Dir):
             value = attribute(self._run.loop.module, path)
         except (AttributeError, KeyError) as error:
             tunable["error"] = f"the model has no {path!r}: {error}"
+        except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
+            tunable["error"] = f"{path!r} can't be read: {type(error).__name__}: {error}"
         else:
             tunable["value"], tunable["type"] = value, type(value).__name__
         return tunable

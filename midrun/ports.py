@@ -15,7 +15,11 @@ def listen(host: str, first: int, count: int) -> socket.socket:
     With SO_REUSEADDR two sockets can be bound to a port while neither listens: only listening is exclusive, so each
     port is tried with both. Raises OSError, which says what was tried.
     """
-    address = socket.getaddrinfo(host, first, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    try:
+        address = socket.getaddrinfo(host, first, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except socket.gaierror as error:
+        message = f"no address is known for {host}: {error.strerror}"
+        raise OSError(message) from error
     candidates = [0] if first == 0 else range(first, min(first + count, 65536))
     for port in candidates:
         end = socket.socket(address[0], socket.SOCK_STREAM)

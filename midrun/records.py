@@ -64,7 +64,7 @@ def write_whole(path: Path, document: Mapping[str, object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             aside.unlink()
         raise

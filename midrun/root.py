@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from midrun.fs.tree import Dir, Link, file
 from midrun.meta import Meta
 from midrun.model import Model
+from midrun.sample import Values
 from midrun.state import State
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ class Root(Dir):
 
     def last_state(self) -> dict[str, Any]:
         """Return what `last-state.json` keeps for when nobody can be asked any more. It may wait for a device."""
-        values = self._run.sample.values()
+        try:
+            values = self._run.sample.values()
+        except Exception:  # noqa: BLE001 - a device that broke takes its values with it, and nothing else
+            values = Values({}, [])
         return {
             **self.state.index,
             "metrics": values.metrics,

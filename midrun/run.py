@@ -6,20 +6,25 @@ logged, told by `state/services.json`, and never reaches the loop.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import midrun
 from midrun import ports, records
 from midrun.config import MidrunConfig
+from midrun.directory import mountpoint
 from midrun.disk import DiskThread
 from midrun.faces import Face, Ties
+from midrun.fs import mounts
 from midrun.fs.answers import Answers
+from midrun.fs.faults import Fault
 from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
@@ -77,7 +82,7 @@ class Run:
         self.config, self.run_id, self.loop = config, run_id, loop
         self.ranks = list(ranks)
         self.directory = Path(directory)
-        self.mountpoint = Path(os.path.abspath(config.fuse_mountpoint or self.directory / "procfs"))
+        self.mountpoint = Path(mountpoint(config, directory))
         self.artifact_dir = Path(os.path.abspath(config.artifact_dir or self.directory / "artifacts"))
         self.session = records.new_session(time.time())
         self.sample: Sample = NOTHING
@@ -119,20 +124,26 @@ class Run:
         if self._over:
             return
         self._over = True
-        self.safe_point()
         self._outcome = self._outcome or "finished"
         self.session["ended"] = time.time()
         self.session["outcome"] = self._outcome
         deadline = time.monotonic() + _STOP_PATIENCE
-        for face in self._faces:
-            face.stop()
-        self.disk.put(self._write_last_state)
-        for face in self._faces:
-            face.join(deadline)
-        self.disk.put(self._write_run_record)
-        self._answers.stop()
+        steps: list[Callable[[], object]] = [
+            self.safe_point,
+            *(face.stop for face in self._faces),
+            lambda: self.disk.put(self._write_last_state),
+            *(partial(face.join, deadline) for face in self._faces),
+            lambda: self.disk.put(self._write_run_record),
+            self._answers.stop,
+        ]
+        for step in steps:
+            try:
+                step()
+            except Exception:  # noqa: BLE001 - whatever becomes of one, the others must stop too
+                self._note_fault(traceback.format_exc().rstrip())
         if not self.disk.stop(_STOP_PATIENCE):
-            self.log.note("the disk did not answer; the last records of this run may be missing")
+            # Past the disk thread, which is the one that does not answer.
+            logging.getLogger("midrun").warning("the disk does not answer; the last records of this run may be missing")
 
     # ---- what the loop tells, in the training thread
 
@@ -159,7 +170,7 @@ class Run:
         self._outcome = "interrupted" if interrupted else "failed"
         self.exception = ExceptionRecord(
             type=f"{type(exception).__module__}.{type(exception).__qualname__}",
-            message=str(exception),
+            message=_message(exception),
             traceback="".join(traceback.format_exception(exception)),
             global_step=self.sample.global_step,
             epoch=self.sample.epoch,
@@ -187,7 +198,14 @@ class Run:
         if sample.arrived:
             return show(sample, sample.values())
         later = Later()
-        self.disk.put(lambda: later.resolve(show(sample, sample.values())))
+
+        def wait() -> None:
+            try:
+                later.resolve(show(sample, sample.values()))
+            except Exception as error:  # noqa: BLE001 - who waits must be told, whatever became of the device
+                later.fail(Fault(f"the values could not be read: {type(error).__name__}: {error}"))
+
+        self.disk.put(wait)
         return later
 
     # ---- the faces
@@ -201,7 +219,7 @@ class Run:
         else:
             rest.turn_off("rest_enabled=False")
         if self.config.fuse_enabled:
-            faces.append(Face("midrun.fs.mount", fuse, ties, 1, self._fuse_options))
+            faces.append(Face("midrun.fs.mount", fuse, ties, 1, self._fuse_options, clear=self._clear_mount))
         else:
             fuse.turn_off("fuse_enabled=False")
         return faces
@@ -217,6 +235,10 @@ class Run:
 
     def _fuse_options(self) -> dict[str, Any]:
         return {"mountpoint": str(self.mountpoint), "writable": self.config.fuse_control, "run_id": self.run_id}
+
+    def _clear_mount(self) -> None:
+        """Take away the mount of a face that was killed."""
+        mounts.clean(mounts.resolve(str(self.mountpoint)))
 
     def _listen(self) -> Any:  # noqa: ANN401 - a socket, which this module needs not import
         """Return the listening socket for REST: on the port that the run had, if it gets free, else on another."""
@@ -269,7 +291,7 @@ class Run:
         for directory in (self.directory, *(self.artifact_dir / kind for kind in _ARTIFACTS)):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._unrecorded(f"{directory} can't be made: {error}")
                 return False
         return True
@@ -310,3 +332,10 @@ class Run:
 
     def _note_fault(self, text: str) -> None:
         self.log.alert(f"a task failed:\n{text}")
+
+
+def _message(exception: BaseException) -> str:
+    try:
+        return str(exception)
+    except Exception:  # noqa: BLE001 - the text of an exception is anybody's code
+        return "<exception str() failed>"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 
 import trio
 
@@ -39,7 +40,7 @@ async def serve(face: Face) -> None:
     site = Site(face.view, run, options.get("version", ""))
     ended = trio.Event()
     loop = trio.lowlevel.current_trio_token()
-    server = Server(make_app(site, hosts), listener, lambda: loop.run_sync_soon(ended.set))
+    server = Server(make_app(site, hosts), listener, partial(loop.run_sync_soon, ended.set))
     server.start()
     face.ready(port=listener.getsockname()[1])
     try:

@@ -57,9 +57,8 @@ class Gate:
             and not _is_json(req.content_type)
             and _is_browser(req)
         ):
-            raise falcon.HTTPError(
-                415, description=f"the body is {req.content_type!a:.100}: a browser sends application/json here"
-            )
+            kind = f"{req.content_type!a:.100}" if req.content_type else "of no type"
+            raise falcon.HTTPError(415, description=f"the body is {kind}: a browser sends application/json here")
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, resource: object, ok: bool) -> None:  # noqa: FBT001 - Falcon's signature
         """Add the headers that keep browsers strict."""

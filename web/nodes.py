@@ -33,8 +33,11 @@ _TAIL = ":path}"
 
 def show(site: Site, call: Call) -> Answer:
     """Show the node: a file's bytes, a directory's entries, a link's target."""
-    shot = site.view.at_hand(call.node)
-    return _file(call.node, shot) if shot is not None else site.ask(partial(_show, site, call))
+    found = site.view.at_hand(call.node) or site.ask(partial(_find, site, call))
+    if not isinstance(found, Shot):
+        return document(found)
+    headers = {"X-Midrun-Age": f"{found.age:.3f}"} if found.age else {}
+    return Answer(found.data, JSON if call.node.endswith(".json") else TEXT, headers=headers)
 
 
 def write(site: Site, call: Call) -> Answer:
@@ -96,14 +99,13 @@ async def _look(site: Site, call: Call) -> tuple[str, Description]:
     return path, node
 
 
-async def _show(site: Site, call: Call) -> Answer:
+async def _find(site: Site, call: Call) -> Shot | dict[str, Any]:
     path, node = await _look(site, call)
     if node["kind"] == "dir":
-        entries = await (_tree if call.query.get("format") == "tree" else _list)(site, path)
-        return document({"path": path, "entries": entries})
+        return {"path": path, "entries": await (_tree if call.query.get("format") == "tree" else _list)(site, path)}
     if node["kind"] == "link":
-        return document({"path": path, **_shown(path, node)})
-    return _file(path, await (_await_live(site, path, call.left) if node["live"] else site.view.read(path)))
+        return {"path": path, **_shown(path, node)}
+    return await (_await_live(site, path, call.left) if node["live"] else site.view.read(path))
 
 
 async def _await_live(site: Site, path: str, left: Callable[[], bool]) -> Shot:
@@ -173,8 +175,3 @@ def _shown(path: str, entry: Entry | Description) -> dict[str, Any]:
         "writable": entry["writable"],
         "target": entry["target"],
     }
-
-
-def _file(path: str, shot: Shot) -> Answer:
-    headers = {"X-Midrun-Age": f"{shot.age:.3f}"} if shot.age else {}
-    return Answer(shot.data, JSON if path.endswith(".json") else TEXT, headers=headers)

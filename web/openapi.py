@@ -144,10 +144,16 @@ def _get(route: Route, node: Description | None, schemas: Schema) -> Schema:
     if route.shows is not None:
         content = {kind: {"schema": dict(schema)} for kind, schema in route.shows.items()}
     else:
-        shown = _document_schema(_hoisted(node["schema"], _title(route.node), schemas)) if node is not None else {}
-        content = {JSON if route.node.endswith(".json") else TEXT: {"schema": shown}}
+        content = _content(route, node, schemas)
     answer: Schema = {"description": "Shown.", "content": content, "headers": _AGE}
     return _operation("get", route, node, {"200": answer, **_mistakes(_GET_MISTAKES)})
+
+
+def _content(route: Route, node: Description | None, schemas: Schema) -> Schema:
+    if not route.node.endswith(".json"):
+        return {TEXT: {"schema": {"type": "string"}}}
+    schema = {} if node is None else _hoisted(node["schema"], _title(route.node), schemas)
+    return {JSON: {"schema": _document_schema(schema)}}
 
 
 def _post(route: Route, node: Description | None, schemas: Schema) -> Schema:

@@ -23,12 +23,28 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def prepare(wanted: dict[str, Any]) -> None:
     """Make the ground that `wanted` describes: a name of a function below, and its argument, for each thing."""
-    makers = {make.__name__: make for make in (covered, no_fuse_device, full, read_only, files, user, no_new_privs)}
-    if {"covered", "no_fuse_device", "full", "read_only"} & set(wanted):
+    mounting = {make.__name__: make for make in (reachable, covered, no_fuse_device, full, read_only)}
+    makers = mounting | {make.__name__: make for make in (files, user, no_new_privs)}
+    if set(mounting) & set(wanted):
         _own_namespace()
     for name, make in makers.items():  # in this order: who is nobody can't mount
         if name in wanted:
             make(wanted[name])
+
+
+def reachable(folders: list[str]) -> None:
+    """Have every user reach these folders, wherever they are: Python itself may lie in root's home."""
+    inside: dict[str, dict[str, int]] = {}
+    for folder in folders:
+        closed = next((str(path) for path in reversed(Path(folder).parents) if not path.stat().st_mode & 0o001), None)
+        if closed is not None:
+            inside.setdefault(closed, {})[folder] = os.open(folder, os.O_PATH)
+    for closed, opened in inside.items():
+        _mount("tmpfs", closed, "tmpfs", 0, "mode=755")
+        for folder, fd in opened.items():
+            Path(folder).mkdir(parents=True)
+            _mount(f"/proc/self/fd/{fd}", folder, None, _BIND, "")
+            os.close(fd)
 
 
 def covered(paths: dict[str, str]) -> None:

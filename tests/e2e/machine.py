@@ -120,9 +120,10 @@ def children_of(parent: int) -> list[int]:
 def open_files(pid: int) -> list[str]:
     """Return what the descriptors of a process point at."""
     found = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.append(str(link.readlink()))
+    with contextlib.suppress(FileNotFoundError):  # it has ended
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append(str(link.readlink()))
     return found
 
 
@@ -145,6 +146,12 @@ def mounts(below: Path | str, pid: int | str = "self") -> dict[str, str]:
         if place == folder or place.startswith(f"{folder}/"):
             found[place] = after.split()[0]
     return found
+
+
+def inside(pid: int) -> tuple[str, ...]:
+    """Return how to start a program so that it sees the mounts that process `pid` sees."""
+    own, theirs = Path("/proc/self/ns/mnt").readlink(), Path(f"/proc/{pid}/ns/mnt").readlink()
+    return () if own == theirs else ("nsenter", "--target", str(pid), "--mount")
 
 
 def unmount(place: str) -> None:

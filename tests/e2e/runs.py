@@ -25,6 +25,7 @@ from tests.e2e.machine import (
     faces_of,
     free_port,
     holders,
+    inside,
     mounts,
     output,
     session_of,
@@ -37,6 +38,9 @@ PROGRAMS = Path(__file__).with_name("trainers.py")
 WEB, MOUNT = "midrun.web.face", "midrun.fs.mount"
 GONE_SECONDS = 1.0
 """Seconds after a trainer's death in which mount, port and face processes are gone."""
+
+_TOLD = 2000
+"""Characters of each text in the message of a failed test."""
 
 # One thread in each trainer: the machine has few cores and many trainers.
 _SINGLE = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
@@ -265,8 +269,8 @@ class Run:
         return ""
 
     def told(self) -> str:
-        """Return all that the run has said, for the message of a failed test."""
-        return f"--- out\n{self.out}\n--- err\n{self.err}\n--- log\n{self.log}"
+        """Return the end of what the run has said, for the message of a failed test."""
+        return "\n".join(f"--- {name}\n{text[-_TOLD:]}" for name, text in (("err", self.err), ("log", self.log)))
 
     def _ended_early(self) -> bool:
         code = self._codes.code(self.pid, time.monotonic())
@@ -292,7 +296,7 @@ class Run:
     @property
     def mounted(self) -> bool:
         """Whether the mount is there."""
-        return str(self.procfs) in mounts(self.procfs)
+        return str(self.procfs) in mounts(self.procfs, self.pid)
 
     def record(self) -> dict[str, Any]:
         """Return run.json."""
@@ -350,7 +354,7 @@ class Run:
 
     def cat(self, path: str, seconds: float = 10.0) -> str:
         """Return a file of the tree, by cat."""
-        return output("cat", self.procfs / path, seconds=seconds)
+        return output(*inside(self.pid), "cat", self.procfs / path, seconds=seconds)
 
     # ---- what is left of it
 

@@ -61,12 +61,13 @@ def test_an_exception_in_setup_leaves_nothing(start: Start) -> None:
     assert "the plan says so" in run.err
 
 
+@pytest.mark.timeout(150)
 def test_fits_one_after_the_other_keep_the_port_and_leak_no_thread_and_no_file(
     start: Start, times: Callable[[int], int]
 ) -> None:
     count = times(300)
     run = start("fits", count=count, steps=2, batches=2)
-    assert run.ended(seconds=50 if count < 100 else 1000) == 0, run.told()
+    assert run.ended(seconds=120 if count < 100 else 1000) == 0, run.told()
     noted = run.mark("noted")
     assert {one["url"] for one in noted} == {noted[0]["url"]}
     for what in ("threads", "files"):

@@ -18,10 +18,11 @@ def workers_of(run: Run) -> list[int]:
     return [pid for pid in children_of(run.pid) if pid not in run.faces()]
 
 
-def held_by(run: Run, pid: int) -> list[str]:
-    """Return what a worker holds of the run's: sockets, the mount's device, the mount's files."""
-    places = ("socket:", "/dev/fuse", str(run.procfs))
-    return [target for target in open_files(pid) if target.startswith(places)]
+def held_by(run: Run, worker: int) -> list[str]:
+    """Return what a worker holds of the run's: ends of wires, the port, the mount's device, files in the mount."""
+    sockets = {target for pid in (run.pid, *run.faces()) for target in open_files(pid) if target.startswith("socket:")}
+    held = set(open_files(worker))
+    return sorted(held & sockets) + [target for target in held if target.startswith(("/dev/fuse", str(run.procfs)))]
 
 
 def test_workers_hold_no_wire_no_port_and_no_mount(start: Start) -> None:

@@ -6,6 +6,7 @@ Each function is called in the training thread as f(model); it raises when what 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import logging
 import mmap
@@ -88,6 +89,7 @@ def sqlite(place: Path) -> None:
 
 def pydll_stat(place: Path) -> None:
     """Ask for a file's status with the GIL held, so that no other thread of this process can answer."""
+    (place / FILE).stat()  # so that there is an old answer to show
     libc = ctypes.PyDLL(None, use_errno=True)
     status = ctypes.create_string_buffer(256)
     path = str(place / FILE).encode()
@@ -95,13 +97,14 @@ def pydll_stat(place: Path) -> None:
 
 
 def pydll_read(place: Path) -> None:
-    """Read a file that nobody has read before with the GIL held: no thread can make its value, yet the wait ends."""
+    """Read a file that nobody has seen before with the GIL held: nobody can make its value, and yet the wait ends."""
     libc = ctypes.PyDLL(None, use_errno=True)
     path = str(place / "state/optimizers.json").encode()
     buffer = ctypes.create_string_buffer(1 << 16)
     number = libc.open(path, os.O_RDONLY)
+    assert number >= 0 or ctypes.get_errno() == errno.ETIMEDOUT, os.strerror(ctypes.get_errno())
     if number >= 0:
-        libc.read(number, buffer, len(buffer))
+        assert libc.read(number, buffer, len(buffer)) > 0
         libc.close(number)
 
 

@@ -2,8 +2,8 @@
 
 python -m tests.fs.hungry WIRE PAGE SLEEPS INTERVAL SYSCALLS
 
-It answers over the socket WIRE until the face says that it is done. At its safe points it makes way for waiting faces, as
-the page PAGE tells, when SLEEPS is 1.
+It answers over the socket WIRE until the face says that it is done. When SLEEPS is 1, it makes way for waiting faces
+at its safe points, as the page PAGE tells. INTERVAL is the interpreter's switch interval in seconds.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,7 +30,12 @@ from midrun.fs.page import Page
 from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
 from midrun.fs.verbs import Tree
 
-_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from midrun.fs.face import main; main(sys.argv[2])"
+_BOOT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from midrun.fs.face import main
+main(sys.argv[2])
+"""
 
 
 def whole(number: int, longest: int = 50) -> str:
@@ -204,8 +209,6 @@ class Steering(Dir):
 class Root(Dir):
     """A tree with a node of each kind."""
 
-    lines: ClassVar[int] = 0
-
     def __init__(self, target: str) -> None:
         self.values = Values()
         self.still = Still()
@@ -240,11 +243,13 @@ class Program:
                 0,
                 self._plan["options"],
             )
+            # A plan may say what the face's process does first, and what program starts it.
+            boot = self._plan.get("before", "") + _BOOT
             wrap = self._plan.get("wrap", [])
-            paths = [*map(os.path.abspath, sys.path), *self._plan.get("paths", [])]
+            paths = [*self._plan.get("paths", []), *sys.path, os.getcwd()]
             began = time.monotonic()
             face = subprocess.Popen(
-                [*wrap, sys.executable, "-I", "-c", _BOOT, json.dumps(paths), json.dumps(dataclasses.asdict(handed))],
+                [*wrap, sys.executable, "-I", "-c", boot, json.dumps(paths), json.dumps(dataclasses.asdict(handed))],
                 pass_fds=[theirs.fileno(), self._page.fd],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

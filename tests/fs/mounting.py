@@ -132,9 +132,8 @@ class Mounted:
         self.target.write_text("a real file\n")
         options = {"mountpoint": str(self.mountpoint), "writable": True, "run_id": "test", **(options or {})}
         given = json.dumps({"target": str(self.target), "options": options, **plan})
-        self.process = start(
-            sys.executable, PROGRAM, given, stdin=subprocess.PIPE, stderr=(folder / "errors").open("wb"), cwd=ROOT
-        )
+        with (folder / "errors").open("wb") as errors:
+            self.process = start(sys.executable, PROGRAM, given, stdin=subprocess.PIPE, stderr=errors, cwd=ROOT)
         self.pid = self.process.pid
         self._notices: queue.Queue[dict[str, Any]] = queue.Queue()
         self._answers: queue.Queue[Any] = queue.Queue()
@@ -163,7 +162,10 @@ class Mounted:
 
     def notice(self) -> dict[str, Any]:
         """Return the next that the face says of itself."""
-        return self._notices.get(timeout=PATIENCE)
+        try:
+            return self._notices.get(timeout=PATIENCE)
+        except queue.Empty:
+            raise AssertionError(f"the face says nothing: {self.errors()}") from None
 
     def ready(self) -> Mounted:
         notice = self.notice()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import socket
 import threading
@@ -10,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import Any, ClassVar
 
 import trio
@@ -209,23 +209,15 @@ async def verbs_over(way: str, root: Dir) -> AsyncIterator[Verbs]:
                 yield wire
 
 
-@contextmanager
-def quietly(logger: str = "midrun.fs.answers") -> Iterator[list[logging.LogRecord]]:
-    """Collect what a logger says instead of showing it."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]  # a handler is little more than this
-    source = logging.getLogger(logger)
-    source.addHandler(handler)
-    source.propagate, before = False, source.propagate
-    try:
-        yield records
-    finally:
-        source.propagate = before
-        source.removeHandler(handler)
+def file_behind(fd: int) -> str:
+    """Return what a descriptor stands for: its number alone could be another file's by and by."""
+    return str(Path(f"/proc/self/fd/{fd}").readlink())
 
 
-def close(end: socket.socket) -> None:
-    """Close a socket that may have been closed."""
-    with suppress(OSError):
-        end.close()
+def open_files(pid: int | None = None) -> list[str]:
+    """List what a process, or this one, has open."""
+    found = []
+    for entry in Path(f"/proc/{pid or 'self'}/fd").iterdir():
+        with suppress(FileNotFoundError):  # What lists the folder is in it too.
+            found.append(str(entry.readlink()))
+    return found

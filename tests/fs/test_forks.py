@@ -10,25 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import psutil
-
 from midrun.fs import forks
 from midrun.fs.answers import Answers
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
 from midrun.fs.wire import Frames, frame
-from tests.fs.sample import Sample, answering, wait_until
-
-
-def open_files() -> list[str]:
-    """List what this process has open; a file's number alone could be another file's."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except FileNotFoundError:
-            continue  # what listed the folder
-    return found
+from tests.fs.sample import Sample, answering, file_behind, open_files
 
 
 def in_child(work: Callable[[], object]) -> object:
@@ -59,7 +46,7 @@ def test_a_child_holds_no_copy_of_a_wire_and_the_parent_goes_on() -> None:
     with answering(Sample()) as answers:
         ours, theirs = socket.socketpair()
         with theirs:
-            name = os.readlink(f"/proc/self/fd/{ours.fileno()}")
+            name = file_behind(ours.fileno())
             answers.connect(ours, lambda *_: None)
             assert ask(theirs) == b"7\n"
             assert name in open_files()
@@ -75,7 +62,7 @@ def test_a_child_that_is_forked_right_after_a_wire_was_connected_holds_none() ->
     answers = Answers(Tree(Sample()), Page())
     ours, theirs = socket.socketpair()
     with theirs:
-        name = os.readlink(f"/proc/self/fd/{ours.fileno()}")
+        name = file_behind(ours.fileno())
         answers.connect(ours, lambda *_: None)
         pidfds = open_files().count("anon_inode:[pidfd]")
         answers.watch(os.pidfd_open(os.getpid()), lambda: None)
@@ -114,12 +101,12 @@ def test_a_child_may_call_what_it_inherits() -> None:
             assert ask(theirs) == b"7\n"
 
 
-TRAINER = """
+TRAINER = r"""
 import multiprocessing, os, signal, socket, sys
 from tests.fs.sample import Sample, answering
 
 def stuck():
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\n" % os.getpid())
     signal.pause()
 
 with answering(Sample()) as answers:
@@ -137,28 +124,23 @@ with answering(Sample()) as answers:
 
 def test_the_wire_ends_when_the_trainer_is_killed_though_its_workers_are_stuck() -> None:
     ours, theirs = socket.socketpair()
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", TRAINER, str(ours.fileno())],
-        pass_fds=[ours.fileno()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    ours.close()
-    assert trainer.stdout is not None
-    workers = [int(trainer.stdout.readline()) for _ in range(2)]
-    try:
-        with theirs:
+    command = [sys.executable, "-c", TRAINER, str(ours.fileno())]
+    workers: list[int] = []
+    with theirs, subprocess.Popen(command, pass_fds=[ours.fileno()], stdout=subprocess.PIPE, text=True) as trainer:
+        ours.close()
+        assert trainer.stdout is not None
+        try:
+            workers.extend(int(trainer.stdout.readline()) for _ in range(2))
             theirs.settimeout(10)
             assert ask(theirs) == b"7\n"
             trainer.kill()
             assert theirs.recv(1) == b""
-            assert all(psutil.pid_exists(worker) for worker in workers)
-    finally:
-        for worker in workers:
-            os.kill(worker, signal.SIGKILL)
-        trainer.communicate()
-        wait_until(lambda: not any(psutil.pid_exists(worker) for worker in workers))
+            for worker in workers:
+                os.kill(worker, 0)
+        finally:
+            trainer.kill()
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
 
 
 class Owner:
@@ -190,11 +172,11 @@ def test_an_owner_that_is_forgotten_is_left_alone() -> None:
     owner = Owner()
     forks.forget(owner)
     forks.forget(owner)
-    assert in_child(lambda: owner.listener.fileno()) == owner.listener.fileno()
+    assert in_child(owner.listener.fileno) == owner.listener.fileno()
     owner.close()
 
 
 def test_a_grandchild_is_not_asked_to_close_again() -> None:
     owner = Owner()
-    assert in_child(lambda: in_child(lambda: owner.listener.fileno())) == -1
+    assert in_child(lambda: in_child(owner.listener.fileno)) == -1
     owner.close()

@@ -35,7 +35,7 @@ def test_frames_are_the_same_whatever_pieces_they_come_in(
     data = b"".join(frame(header, body) for header, body in whole)
     bounds = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     frames = Frames()
-    pieces = [data[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(bounds)]
     assert [got for piece in pieces for got in frames.feed(piece)] == whole
 
 
@@ -232,7 +232,7 @@ async def test_a_peer_that_does_not_read_keeps_nobody_from_asking() -> None:
         outcomes: list[Any] = []
         bodies = [bytes([number]) * 3_000_000 for number in range(4)]
         for body in bodies:
-            nursery.start_soon(outcome, lambda body=body: wire.write("w", body), outcomes)  # type: ignore[misc]
+            nursery.start_soon(outcome, lambda body=body: wire.write("w", body), outcomes)
         await until(lambda: len(wire._waiting) == 4)
         assert len(wire._outgoing) > 8_000_000
         taken = [await peer.take() for _ in range(4)]

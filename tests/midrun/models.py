@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +154,34 @@ def record(directory: Path | str, name: str = "run.json") -> dict[str, Any]:
     content = json.loads((Path(directory) / name).read_text())
     assert isinstance(content, dict)
     return content
+
+
+def threads() -> list[str]:
+    """Return the names of midrun's threads, sorted."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("midrun"))
+
+
+def descriptors() -> int:
+    """Return how many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def children() -> int:
+    """Return how many processes this one has started that are not gone."""
+    return sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
+
+
+@contextmanager
+def left_as_it_was() -> Iterator[None]:
+    """Check that midrun leaves no thread, process or open file behind."""
+    gc.collect()
+    before = threads(), descriptors(), children()
+    yield
+    gc.collect()
+    assert (threads(), descriptors(), children()) == before
+
+
+def only_directory(root: Path) -> Path:
+    """Return the one run directory below a Trainer's root."""
+    (directory,) = (root / "midrun").iterdir()
+    return directory

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import trio
 from pydantic import BaseModel, ConfigDict
@@ -74,11 +74,14 @@ class State(Dir):
 
     def __init__(self) -> None:
         self.step = 7
+        self.stuck: Later | None = None
         self.metrics = Metrics()
 
     @file("index.json")
     def index(self) -> Index:
         """The run at its last safe point."""
+        if self.stuck is not None:
+            return cast("Index", self.stuck)
         return {"status": "running", "epoch": 3, "metrics": {"train/loss": 0.25, "odd": math.inf}}
 
     @file("status")
@@ -297,6 +300,7 @@ class Served:
     """A web face that serves."""
 
     port: int
+    root: Any
     notices: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def notify(self, notice: str, **detail: Any) -> None:
@@ -309,7 +313,7 @@ def serving(root: Dir, **options: Any) -> Iterator[Served]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(128)
-    served = Served(listener.getsockname()[1])
+    served = Served(listener.getsockname()[1], root)
     handed = {"run_id": "run-1", "run_dir": "/data/run", "version": "1.2.3", "host": "127.0.0.1", "allowed_hosts": []}
 
     async def main(tell: Any, stop: trio.Event) -> None:

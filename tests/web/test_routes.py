@@ -3,6 +3,7 @@ from __future__ import annotations
 import falcon
 import pytest
 
+from midrun.fs.later import Later
 from midrun.web.app import make_app
 from midrun.web.calls import Answer, Call, Route
 from midrun.web.hosts import Hosts
@@ -10,7 +11,7 @@ from midrun.web.nodes import show, write
 from midrun.web.routes import ROUTES
 from midrun.web.site import Site
 from tests.web.conftest import Client
-from tests.web.sample import Root
+from tests.web.sample import Root, wait_until
 
 # The test client checks that WSGI is kept, and knows the methods of 2003.
 ANY_METHOD = pytest.mark.filterwarnings("ignore:Unknown REQUEST_METHOD")
@@ -39,6 +40,16 @@ def test_health_says_which_run_this_is_and_whether_it_answers(client: Client) ->
         "version": "1.2.3",
         "trainer_answers": True,
     }
+
+
+def test_health_says_so_when_the_run_does_not_answer(client: Client, root: Root) -> None:
+    root.state.stuck = Later()
+    answer = client.simulate_get("/health")
+    assert answer.status_code == 200
+    assert answer.json["trainer_answers"] is False
+    root.state.stuck.resolve({})
+    root.state.stuck = None
+    wait_until(lambda: client.simulate_get("/health").json["trainer_answers"])
 
 
 @pytest.mark.parametrize("route", [route.path for route in ROUTES if "{" not in route.path])
