@@ -6,6 +6,7 @@ read. What takes time is a `Later`, answered when another thread resolves it.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import selectors
@@ -21,7 +22,7 @@ from typing import Any
 from midrun.fs import forks
 from midrun.fs.faults import Fault, dump
 from midrun.fs.later import Later
-from midrun.fs.page import SLOTS, Page
+from midrun.fs.page import CALLS, SLOTS, Page
 from midrun.fs.verbs import Tree
 from midrun.fs.wire import CHUNK, Frames, Garbled, Notice, frame
 
@@ -46,6 +47,7 @@ class Answers:
         weakref.finalize(self, os.close, self._wake)
         self._selector.register(self._wake, selectors.EVENT_READ, self._run_calls)
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._marks = itertools.count(1)
         self._wires: set[_End] = set()
         """Those whose socket is open, from `connect` on: a child that is forked at any moment must close its copies."""
         self._watched: set[int] = set()
@@ -60,6 +62,8 @@ class Answers:
     def call(self, work: Callable[[], object]) -> None:
         """Have the tree thread run `work` soon. Any thread may call it, a signal handler too."""
         self._calls.put(work)
+        if not self._ended:
+            self._page.ask(CALLS, next(self._marks))
         with suppress(BlockingIOError):  # A full counter: the thread has been woken already.
             os.eventfd_write(self._wake, 1)
 
@@ -105,20 +109,24 @@ class Answers:
         while not self._over:
             for key, _ in self._selector.select():
                 self._safely(key.data)
-        forks.forget(self)
         self._selector.close()
         self._ended = True
         self._close_all()
+        self._page.let_wait()
+        forks.forget(self)
 
     def _end(self) -> None:
         self._over = True
 
     def _run_calls(self) -> None:
+        # Who calls marks it before it wakes this thread: what is marked now is done below, or wakes it again.
+        mark = self._page.asked(CALLS)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         with suppress(Empty):
             while True:
                 self._safely(self._calls.get_nowait())
+        self._page.take(CALLS, mark)
 
     def _safely(self, work: Callable[[], object]) -> None:
         """Run `work`; a mistake in it must not end this thread, which answers every face."""
@@ -167,6 +175,8 @@ class Answers:
         if wire in self._wires:
             if wire.full:
                 self._page.let_wait()
+            elif not wire.outgoing and wire.taken is not None:
+                self._page.take(*wire.taken)
             events = 0 if wire.full else selectors.EVENT_READ
             events |= selectors.EVENT_WRITE if wire.outgoing else 0
             self._selector.modify(wire.socket, events, partial(self._serve, wire))
@@ -187,7 +197,7 @@ class Answers:
             wire.refuse(header.get("id"), fault)
         match header:
             case {"slot": int(slot), "id": int(number)} if 0 <= slot < SLOTS:
-                self._page.take(slot, number)
+                wire.taken = slot, number
 
     def _ask(self, header: dict[str, Any], body: bytes) -> object:
         path = str(header.get("path"))
@@ -228,6 +238,8 @@ class _End:
         self.socket = end
         self.notice = notice
         self.outgoing = bytearray()
+        self.taken: tuple[int, int] | None = None
+        """Slot and number of the last question that was taken, to be marked once its answer is on the way whole."""
         self._frames = Frames()
 
     @property

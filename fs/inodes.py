@@ -80,9 +80,10 @@ class Inode:
     def held(self, generation: int) -> Snapshot | None:
         """Return what those see who have the file open, unless the last of them closed it or it is too old."""
         snapshot = self.snapshot
-        if snapshot is None or not snapshot.users or snapshot.generation != generation or not snapshot.is_fresh():
+        if snapshot is None or not snapshot.users or not snapshot.is_fresh():
             return None
-        return snapshot
+        # What is not shared was made for who opened it, and is void for nobody.
+        return snapshot if snapshot.generation == generation or not self.is_shared else None
 
 
 class Inodes:

@@ -32,6 +32,8 @@ _NUMBER = os.makedev(10, 229)
 """The number that Linux gives to /dev/fuse."""
 _ANSWERS = 1000
 """Requests that may wait for an answer at one time."""
+_PROGRAMS = "/usr/local/bin:/usr/bin:/bin"
+"""Where libfuse looks for fusermount3 besides the PATH."""
 _ALLOW = "in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN"
 
 
@@ -147,7 +149,7 @@ def _check_rights() -> None:
             "this process may gain no rights (no_new_privs is set), so fusermount3 can't mount for it: allow it,"
             " as with NoNewPrivileges=no in a systemd unit or without --security-opt no-new-privileges in a container"
         )
-    if shutil.which("fusermount3") is None:
+    if shutil.which("fusermount3", path=f"{os.environ.get('PATH', os.defpath)}:{_PROGRAMS}") is None:
         raise Unmountable("there is no fusermount3, which mounts for users: apt-get install fuse3")
 
 
@@ -223,7 +225,8 @@ def _overheard(said: list[str]) -> Iterator[None]:
 
 
 def _unmount(fuse: ModuleType, path: str) -> None:
-    fuse.close(unmount=True)
-    ours = mounts.find(path)
-    if ours is not None and ours.pid == os.getpid():
-        mounts.clean(path)
+    # A mount moves along when a folder above it is renamed, and by now the path may be somebody else's.
+    there = mounts.find(path)
+    fuse.close(unmount=there is not None and there.pid == os.getpid())
+    for ours in mounts.of(os.getpid()):
+        mounts.clean(ours.mountpoint)

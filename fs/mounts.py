@@ -22,6 +22,8 @@ _ANSWER = 2.0
 """Seconds in which a live mount answers a stat."""
 _PATIENCE = 3.0
 """Seconds for a program that unmounts."""
+_FREED = 0.5
+"""Seconds in which a process ends that was killed and is not stuck any more."""
 _STACKED = 16
 """Mounts, one over the other, that are taken away from one mountpoint."""
 
@@ -74,6 +76,11 @@ def find(mountpoint: str) -> Mount | None:
     return next((mount for mount in reversed(table()) if mount.mountpoint == mountpoint), None)
 
 
+def of(pid: int) -> list[Mount]:
+    """Return the mounts of face `pid`, wherever they are by now."""
+    return [mount for mount in table() if mount.pid == pid]
+
+
 def resolve(path: str) -> str:
     """Return `path` without links, as the table names it, not touching what is mounted there."""
     mounted = {mount.mountpoint for mount in table()}
@@ -97,6 +104,7 @@ def clean(mountpoint: str) -> Mount | None:
         if mount is None or mount.kind != KIND or not _is_stale(mount):
             return mount
         _remove(mount)
+        _reap()
         if find(mountpoint) == mount:
             return mount
     return find(mountpoint)
@@ -136,7 +144,6 @@ def _remove(mount: Mount) -> None:
 
 def _run(command: list[str], patience: float) -> int | None:
     """Return the exit code of a program, or None when there is no such program or it did not end in time."""
-    _stuck[:] = [child for child in _stuck if child.poll() is None]
     quiet = subprocess.DEVNULL
     try:
         child = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)  # noqa: S603 - programs named here
@@ -148,3 +155,11 @@ def _run(command: list[str], patience: float) -> int | None:
         child.kill()
         _stuck.append(child)
         return None
+
+
+def _reap() -> None:
+    """Wait for those who were stuck in a mount that is gone now."""
+    for child in list(_stuck):
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_FREED)
+            _stuck.remove(child)

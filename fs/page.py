@@ -11,14 +11,16 @@ import mmap
 import os
 import weakref
 
-SLOTS = 2
-"""Faces that can share a page: the marks of both are read as one 16-bit number."""
+SLOTS = 3
+"""Faces that can share a page."""
+CALLS = SLOTS
+"""The slot of the trainer's own threads, when they have the tree thread do something."""
 
 _SIZE = mmap.PAGESIZE
 _GENERATION = slice(0, 8)
 _ASKED = 64
 """Offset of the byte in which a face marks its last question, for each slot; a cache line away from the generation."""
-_TAKEN = _ASKED + SLOTS
+_TAKEN = _ASKED + CALLS + 1
 """Offset of the byte in which the tree thread marks the last question it took, for each slot."""
 
 
@@ -35,11 +37,11 @@ class Page:
         self._memory = mmap.mmap(fd, _SIZE)
         self._generation = memoryview(self._memory)[_GENERATION].cast("Q")
         self._bumps = itertools.count(1)
-        self.asks = memoryview(self._memory)[_ASKED : _TAKEN + SLOTS].cast("H")
-        """Two numbers: while `asks[0] != asks[1]`, a face waits for the tree thread to take its question.
+        self.asks = memoryview(self._memory)[_ASKED : _TAKEN + CALLS + 1].cast("I")
+        """Two numbers, the marks of all slots: while `asks[0] != asks[1]`, somebody waits for the tree thread.
 
-        Each byte has one writer, so nothing is lost between them. The training thread compares the numbers at each
-        safe point, and gives the GIL away for as long as they differ.
+        Each mark has one writer, so none is lost. The training thread compares the numbers at each safe point, and
+        gives the GIL away for as long as they differ.
         """
 
     @property
@@ -55,6 +57,10 @@ class Page:
     def ask(self, slot: int, number: int) -> None:
         """Mark, as the face of this slot, that the question with this number has been sent."""
         self._memory[_ASKED + slot] = number & 0xFF
+
+    def asked(self, slot: int) -> int:
+        """Return what has been marked in this slot."""
+        return self._memory[_ASKED + slot]
 
     def take(self, slot: int, number: int) -> None:
         """Mark, as the tree thread, that it has taken that question."""

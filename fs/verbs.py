@@ -134,8 +134,8 @@ class Tree:
 
     @_guarded
     def finish(self, path: str, value: object) -> bytes:
-        """Return the bytes of a value that the file at `path` showed."""
-        return render(path.rpartition("/")[2], value)
+        """Return the bytes of a value that the file at `path` showed; bytes are rendered already."""
+        return value if isinstance(value, bytes) else render(path.rpartition("/")[2], value)
 
     @_guarded
     def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
@@ -169,11 +169,12 @@ class Tree:
         raise IsADirectory(message)
 
     def _shown_aside(self, path: str, leaf: Leaf, aside: Callable[[Callable[[], None]], object]) -> Later:
+        """Show and render the file elsewhere: a value's own text may be what takes time."""
         later = Later()
 
         def show() -> None:
             try:
-                later.resolve(self._show(path, leaf))
+                later.resolve(self.finish(path, self._show(path, leaf)))
             except Fault as fault:
                 later.fail(fault)
 

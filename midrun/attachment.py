@@ -32,6 +32,8 @@ _TURNS = (
     "on_predict_end",
 )
 """Hooks at which the loop turns from one thing to another."""
+SAFE_POINTS = ("on_before_optimizer_step", "on_train_batch_end")
+"""Hooks at which what a batch has logged is shown."""
 _EVALUATED = ("on_validation_batch_end", "on_test_batch_end", "on_predict_batch_end")
 """Hooks after a batch of evaluation."""
 HOOKS = (
@@ -40,8 +42,7 @@ HOOKS = (
     "teardown",
     "on_train_epoch_start",
     "on_train_batch_start",
-    "on_before_optimizer_step",
-    "on_train_batch_end",
+    *SAFE_POINTS,
     "on_validation_start",
     "on_validation_end",
     *_TURNS,
@@ -206,6 +207,11 @@ class Attachment:
         del module, outputs, batch, batch_idx
         if self._run is not None:
             self._run.safe_point()
+
+    def refresh(self) -> None:
+        """Show what an override of a safe point's hook has logged after midrun's part: it is this batch's too."""
+        if self._run is not None:
+            self._run.publish()
 
     # ---- the hooks: turns of the loop
 

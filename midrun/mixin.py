@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from midrun.attachment import HOOKS, Attachment
+from midrun.attachment import HOOKS, SAFE_POINTS, Attachment
 from midrun.config import OPTIONS, MidrunConfig, unknown_option
 
 if TYPE_CHECKING:
@@ -154,6 +154,8 @@ def _guard(cls: type, name: str) -> None:
                 part(attachment, self, *args, **kwargs)
             except Exception as error:  # noqa: BLE001 - as in `_hook`
                 attachment.broke(name, error)
+        elif name in SAFE_POINTS:
+            attachment.refresh()
         return result
 
     setattr(cls, name, guarded)

@@ -47,12 +47,12 @@ class Model(Dir):
         kind = type(self._run.loop.module)
         return f"{kind.__module__}.{kind.__qualname__}"
 
-    @file("hparams.json")
+    @file("hparams.json", slow=True)
     def hparams(self) -> dict[str, Any]:
         """The hyperparameters that the model saved, as they are now; what JSON has no word for is text."""
         return dict(getattr(self._run.loop.module, "hparams", {}))
 
-    @file("tunable-hparams.json")
+    @file("tunable-hparams.json", slow=True)
     def tunable_hparams(self) -> Tunables:
         """The attributes that the model declares as tunable, with their values and limits."""
         declared = getattr(type(self._run.loop.module), "midrun_tunable_hparams", ())

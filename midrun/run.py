@@ -149,14 +149,18 @@ class Run:
 
     def safe_point(self) -> None:
         """Publish a sample: called before each optimizer step and at each training batch end."""
-        try:
-            self.sample = self.loop.sample(self.batch)
-        except Exception:  # noqa: BLE001 - whatever the loop's insides do, training goes on
-            self.log.alert(f"the state of the loop could not be read:\n{traceback.format_exc().rstrip()}")
+        self.publish()
         asks = self._asks
         if asks[0] != asks[1]:
             # A face waits, and this loop may be one that never leaves the GIL for long.
             time.sleep(_GIL_BREAK)
+
+    def publish(self) -> None:
+        """Take a sample and show it."""
+        try:
+            self.sample = self.loop.sample(self.batch)
+        except Exception:  # noqa: BLE001 - whatever the loop's insides do, training goes on
+            self.log.alert(f"the state of the loop could not be read:\n{traceback.format_exc().rstrip()}")
 
     def turn(self, batch: int | None = None) -> None:
         """Publish a sample at a turn of the loop, where a stage begins or ends, and void what faces have kept."""

@@ -10,13 +10,14 @@ import contextlib
 import ctypes
 import os
 import resource
+import struct
 from pathlib import Path
 from typing import Any
 
 _NEW_NAMESPACE = 0x20000
 _NEW_USER = 0x10000000
 _BIND, _MOVE, _RECURSIVE, _SLAVE, _REMOUNT, _READ_ONLY = 0x1000, 0x2000, 0x4000, 0x80000, 0x20, 0x1
-_NO_NEW_PRIVS = 38
+_NO_NEW_PRIVS, _DROP_BOUNDING, _SYS_ADMIN, _CAPABILITIES = 38, 24, 21, 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -24,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def prepare(wanted: dict[str, Any]) -> None:
     """Make the ground that `wanted` describes: a name of a function below, and its argument, for each thing."""
     mounting = {make.__name__: make for make in (reachable, covered, no_fuse_device, full, read_only)}
-    makers = mounting | {make.__name__: make for make in (files, user, no_new_privs)}
+    makers = mounting | {make.__name__: make for make in (files, user, no_new_privs, mountless)}
     if set(mounting) & set(wanted):
         _own_namespace()
     for name, make in makers.items():  # in this order: who is nobody can't mount
@@ -98,6 +99,19 @@ def no_new_privs(wanted: bool) -> None:
     """Have no program that is started gain rights, as containers do."""
     if wanted:
         _check(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def mountless(wanted: bool) -> None:
+    """Be a root that may not mount, as in a container."""
+    if wanted:
+        _check(_libc.prctl(_DROP_BOUNDING, _SYS_ADMIN, 0, 0, 0), "fewer rights")
+        header = struct.pack("Ii", _CAPABILITIES, 0)
+        held = ctypes.create_string_buffer(24)
+        _check(_libc.capget(header, held), "own rights")
+        effective, permitted, inheritable, *high = struct.unpack("6I", held.raw)
+        left = ~(1 << _SYS_ADMIN)
+        fewer = struct.pack("6I", effective & left, permitted & left, inheritable & left, *high)
+        _check(_libc.capset(header, fewer), "fewer rights")
 
 
 def _own_namespace() -> None:

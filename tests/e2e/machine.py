@@ -37,6 +37,12 @@ def wait_for(condition: Callable[[], T | None], what: str, seconds: float = PATI
     return value
 
 
+def on_this_machine(seconds: float) -> float:
+    """Return what takes so many seconds on a machine with a core to spare: longer, where many share one."""
+    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    return seconds * max(1.0, max(running, os.getloadavg()[0]) / (os.cpu_count() or 1))
+
+
 def sh(*command: str | Path, seconds: float = PATIENCE, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program to its end. One that hangs is killed and not waited for: a dead mount may never let go of it."""
     process = subprocess.Popen(
@@ -107,12 +113,14 @@ def session_of(leader: int) -> list[int]:
     return found
 
 
-def children_of(parent: int) -> list[int]:
-    """Return the living children of a process, in the order of their start."""
+def children_of(parent: int, *, dead: bool = False) -> list[int]:
+    """Return the living children of a process, in the order of their start, and also those nobody has waited for."""
     found = []
     for pid in _pids():
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(parent) and alive(pid):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(parent) and (
+                dead or alive(pid)
+            ):
                 found.append(pid)
     return sorted(found)
 

@@ -36,8 +36,6 @@ from tests.e2e.machine import (
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = Path(__file__).with_name("trainers.py")
 WEB, MOUNT = "midrun.web.face", "midrun.fs.mount"
-GONE_SECONDS = 1.0
-"""Seconds after a trainer's death in which mount, port and face processes are gone."""
 
 _TOLD = 2000
 """Characters of each text in the message of a failed test."""
@@ -279,6 +277,11 @@ class Run:
 
     # ---- what it shows
 
+    def find(self) -> None:
+        """Find the directory of a run that has no logger."""
+        [record] = wait_for(lambda: list((self.root / "midrun").glob("run-*/run.json")), "run.json is there")
+        self.directory = record.parent
+
     @property
     def procfs(self) -> Path:
         """The mountpoint."""
@@ -361,19 +364,21 @@ class Run:
     def left(self) -> list[str]:
         """Return what is left of midrun in this run: mounts, face processes, a port."""
         found = [f"mount {place}" for place in mounts(self.root)]
-        faces = {pid for pid in {*self.faces_seen, *faces_of(self.pid)} if alive(pid)}
-        found += [f"face {pid}" for pid in sorted(faces)]
-        ours = {*faces, *session_of(self.pid)}
+        found += [f"face {pid}" for pid in sorted(self.faces_seen) if alive(pid)]
+        if found:
+            return found  # The rest takes long to look for.
+        ours = {*self.faces(), *session_of(self.pid)}
+        found += [f"face {pid}" for pid in sorted(self.faces_seen) if alive(pid)]
         found += [f"port {port}" for port in sorted(self.ports_seen) if ours & holders(port)]
         return found
 
-    def gone(self, seconds: float = GONE_SECONDS) -> float:
+    def gone(self) -> float:
         """Wait until nothing of midrun is left; return how many seconds that took."""
-        began = time.monotonic()
+        began, seconds = time.monotonic(), 10.0
         while left := self.left():
             spent = time.monotonic() - began
             assert spent < seconds, f"left after {spent:.2f} s: {', '.join(left)}\n{self.told()}"
-            time.sleep(0.01)
+            time.sleep(0.02)
         return time.monotonic() - began
 
     def clean(self) -> None:

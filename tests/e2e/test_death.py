@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Report, Start
-from tests.e2e.machine import alive, children_of, end, faces_of, mounts, sh, wait_for
-from tests.e2e.runs import GONE_SECONDS, MOUNT, WEB, Run
+from tests.e2e.machine import alive, children_of, end, faces_of, mounts, on_this_machine, open_files, sh, wait_for
+from tests.e2e.runs import MOUNT, WEB, Run
 
 pytestmark = pytest.mark.mount
 
-RESTART_SECONDS = 10.0
+GONE_SECONDS = 1.0
+"""Seconds after a trainer's death in which mount, port and face processes are gone."""
+RESTART_SECONDS = 20.0
 
 
 def test_a_killed_trainer_with_a_live_and_a_stuck_worker_leaves_no_mount_no_port_and_no_face(
@@ -34,13 +36,13 @@ def test_a_killed_trainer_with_a_live_and_a_stuck_worker_leaves_no_mount_no_port
         stuck = int((run.root / "stuck").read_text())
         assert len({*children_of(run.pid)} - {*run.faces()}) == 2
         run.signal(signal.SIGKILL)
-        spent.append(run.gone(seconds=5))
+        spent.append(run.gone())
         assert alive(stuck)
         end(stuck)
         assert run.ended() == -signal.SIGKILL
     report("seconds until all is gone, median", statistics.median(spent))
     report("seconds until all is gone, longest", max(spent))
-    assert statistics.median(spent) < GONE_SECONDS, spent
+    assert statistics.median(spent) < on_this_machine(GONE_SECONDS), spent
 
 
 def test_readers_blocked_by_a_killed_trainer_are_released(start: Start, report: Report) -> None:
@@ -67,10 +69,10 @@ def test_readers_blocked_by_a_killed_trainer_are_released(start: Start, report: 
     for reader in readers:
         if reader.stderr:
             reader.stderr.close()
-    gone = run.gone(seconds=5)
+    gone = run.gone()
     report("seconds until blocked readers are released", released)
-    assert released < GONE_SECONDS, errors
-    assert gone < GONE_SECONDS
+    assert released < on_this_machine(GONE_SECONDS), errors
+    assert gone < on_this_machine(GONE_SECONDS)
     assert readers[0].returncode != 0, errors
 
 
@@ -87,12 +89,14 @@ def test_a_killed_face_is_started_again_and_training_is_untouched(start: Start, 
     assert run.port == port
     service = "rest" if module == WEB else "fuse"
     wait_for(lambda: run.service(service) == ("running", None), "the service says so")
+    assert not [pid for pid in children_of(run.pid, dead=True) if not alive(pid)]
     run.enough()
     assert run.ended() == 0, run.told()
     report("longest time between two steps", run.mark("gap"))
     assert run.mark("gap") < 1
     assert run.left() == []
     assert run.log.count("its process ended by SIGKILL and is started again") == 1
+    assert run.log.count("WARNING") == 1
 
 
 def test_a_face_that_is_killed_too_often_is_reported_failed(start: Start) -> None:
@@ -145,13 +149,14 @@ def test_killed_at_random_moments_a_trainer_leaves_no_mount_no_process_and_no_po
     chance = random.Random(1)  # noqa: S311 - no secret
     runs, spent = [], []
     for number in range(times(200)):
-        run = start(until=True, step_s=0.001, workers=number % 3)
+        # Every fourth ends by itself at about the time when it is killed.
+        run = start(until=number % 4 != 3, step_s=0.001, workers=number % 3, steps=50)
         runs.append(run)
         time.sleep(chance.uniform(0, 1.2))  # the moment is the point
         run.faces()
-        run.signal(signal.SIGKILL)
-        spent.append(run.gone(seconds=10))
-        assert run.ended() == -signal.SIGKILL
+        end(run.pid)
+        spent.append(run.gone())
+        assert run.ended() in {-signal.SIGKILL, 0}, run.told()
     # A face that was just being started when its trainer died is found only now.
     wait_for(lambda: not [face for run in runs for face in faces_of(run.pid)], "no face is left", 5)
     left = [f"{run.pid}: {what}" for run in runs for what in run.left()]
@@ -159,21 +164,60 @@ def test_killed_at_random_moments_a_trainer_leaves_no_mount_no_process_and_no_po
     report("kills", len(spent))
     report("seconds until all is gone, median", statistics.median(spent))
     report("seconds until all is gone, longest", max(spent))
-    assert statistics.median(spent) < GONE_SECONDS
+    assert statistics.median(spent) < on_this_machine(GONE_SECONDS)
 
 
 def test_killing_the_whole_session_of_a_trainer_leaves_nothing(start: Start) -> None:
     run = start(until=True, workers=2).live()
     os.killpg(run.pid, signal.SIGKILL)
-    run.gone(seconds=5)
+    run.gone()
     assert run.ended() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("ending", ["kill", "success"])
+def test_a_child_that_was_forked_past_python_keeps_nothing_alive(start: Start, ending: str) -> None:
+    run = start(until=True, step_s=0.001, touch="c_fork")
+    run.at("touched")
+    run.live()
+    [child] = {*children_of(run.pid)} - {*run.faces()}
+    assert len([target for target in open_files(child) if target.startswith("socket:")]) >= 2  # the wires
+    if ending == "kill":
+        run.signal(signal.SIGKILL)
+        assert run.gone() < on_this_machine(GONE_SECONDS)
+        assert run.ended() == -signal.SIGKILL
+    else:
+        run.enough()
+        assert run.ended() == 0, run.told()
+        assert run.left() == []
+        run.assert_content()
+    assert alive(child)
+
+
+def test_a_face_that_stood_still_when_its_trainer_was_killed_cleans_up_once_it_goes_on(start: Start) -> None:
+    run = start(until=True).live()
+    faces = list(run.faces())
+    for face in faces:
+        os.kill(face, signal.SIGSTOP)
+    run.signal(signal.SIGKILL)
+    assert run.ended() == -signal.SIGKILL
+    assert mounts(run.root)
+    for face in faces:
+        os.kill(face, signal.SIGCONT)
+    assert run.gone() < on_this_machine(GONE_SECONDS)
+
+
+def test_a_terminal_that_is_closed_takes_everything_with_it(start: Start) -> None:
+    run = start(until=True, workers=1).live()
+    os.killpg(run.pid, signal.SIGHUP)
+    assert run.ended() == -signal.SIGHUP
+    assert run.gone() < on_this_machine(GONE_SECONDS)
 
 
 def test_last_state_and_run_json_are_whole_after_a_kill(start: Start) -> None:
     run = start(until=True).live()
     run.signal(signal.SIGKILL)
     assert run.ended() == -signal.SIGKILL
-    run.gone(seconds=5)
+    run.gone()
     assert run.record()["session"]["ended"] is None
     names = {path.name for path in run.directory.iterdir()}
     for name in names & {"run.json", "last-state.json"}:
@@ -187,6 +231,6 @@ def _reads(run: Run) -> bool:
 
 
 def _is_asking(pid: int) -> bool:
-    """Whether a reader is where it waits for an answer: in the mount, or for its socket."""
+    """Whether a reader is where it waits for an answer: in the mount, or for its socket; some kernels do not tell."""
     where = Path(f"/proc/{pid}/wchan").read_text()
-    return "fuse" in where or "request" in where or "poll" in where
+    return where in {"", "0"} or any(word in where for word in ("fuse", "request", "poll"))

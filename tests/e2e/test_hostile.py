@@ -115,7 +115,7 @@ def test_a_killed_trainer_of_an_unprivileged_user_leaves_nothing(start: Start, r
     try:
         wait_for(lambda: mounts(run.root, witness.pid), "the witness sees the mount")
         run.signal(signal.SIGKILL)
-        report("seconds until all is gone", run.gone(seconds=5))
+        report("seconds until all is gone", run.gone())
         assert mounts(run.root, witness.pid) == {}
     finally:
         witness.kill()
@@ -125,6 +125,11 @@ def test_a_killed_trainer_of_an_unprivileged_user_leaves_nothing(start: Start, r
 def test_under_no_new_privs_an_unprivileged_user_is_told_why_there_is_no_mount(start: Start) -> None:
     run = start(wait_at=5, how=nobody(no_new_privs=True))
     check(run, "fuse", "fusermount3", "no_new_privs")
+
+
+def test_a_root_that_may_not_mount_is_told_what_to_allow(start: Start) -> None:
+    run = start(wait_at=5, how={"ground": {"mountless": True}})
+    check(run, "fuse", "not permitted", "SYS_ADMIN")
 
 
 # ---- where to mount
@@ -195,8 +200,7 @@ def test_a_bad_entry_of_the_whitelist_keeps_rest_from_starting(start: Start) -> 
 def test_a_run_directory_that_is_deleted_does_not_stop_training(start: Start) -> None:
     run = start(wait_at=5, logger=None, midrun={"fuse_enabled": False})
     run.at()
-    [directory] = wait_for(lambda: list((run.root / "midrun").glob("run-*/run.json")), "run.json is there")
-    run.directory = directory.parent
+    run.find()
     run.live(mount=False)
     shutil.rmtree(run.directory)
     run.go()
@@ -208,8 +212,7 @@ def test_a_run_directory_that_is_deleted_does_not_stop_training(start: Start) ->
 def test_rm_rf_of_a_live_run_directory_deletes_no_file_of_the_mount_and_training_goes_on(start: Start) -> None:
     run = start(wait_at=5, logger=None)
     run.at()
-    [record] = wait_for(lambda: list((run.root / "midrun").glob("run-*/run.json")), "run.json is there")
-    run.directory = record.parent
+    run.find()
     run.live()
     port = run.port
     assert sh("rm", "-rf", run.directory).returncode != 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,39 +18,44 @@ pytestmark = pytest.mark.mount
 STAGES = ("validate", "test", "predict")
 
 
-@pytest.mark.parametrize(
-    ("ending", "expected", "outcome"),
-    [
-        ("success", 0, "finished"),
-        ("exception", 1, "failed"),
-        ("SIGINT", 1, "interrupted"),
-        ("SIGTERM", 0, "interrupted"),  # Lightning raises a SystemExit without a code
-    ],
-)
-def test_nothing_is_left_and_the_exit_code_is_lightnings_own_after(
-    start: Start, ending: str, expected: int, outcome: str
-) -> None:
-    raise_at = 7 if ending == "exception" else -1
-    plain = start(wait_at=5, raise_at=raise_at, midrun={"midrun_enabled": False})
-    run = start(wait_at=5, raise_at=raise_at)
+ENDINGS: dict[str, tuple[dict[str, Any], int | None, int, str]] = {
+    # How it ends: what the plan says, which signal, the exit code, and what midrun calls it.
+    "success": ({}, None, 0, "finished"),
+    "exception": ({"raise_at": 7}, None, 1, "failed"),
+    "sys.exit": ({"raise_at": 7, "exit": 3}, None, 3, "interrupted"),
+    "Ctrl-C": ({"workers": 2}, signal.SIGINT, 1, "interrupted"),
+    "SIGTERM": ({"workers": 2}, signal.SIGTERM, 0, "interrupted"),  # Lightning raises a SystemExit without a code
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nothing_is_left_and_the_exit_code_is_lightnings_own_after(start: Start, ending: str) -> None:
+    plan, number, expected, outcome = ENDINGS[ending]
+    plain = start(wait_at=5, **plan, midrun={"midrun_enabled": False})
+    run = start(wait_at=5, **plan)
     for one in (plain, run):
         one.at()
     run.live()
     assert len(run.faces()) == 2
     for one in (plain, run):
-        if ending.startswith("SIG"):
-            one.signal(signal.Signals[ending])
+        if number == signal.SIGINT:
+            os.killpg(one.pid, number)  # as a terminal does
+        elif number is not None:
+            one.signal(number)
         one.go()
     assert run.ended() == expected, run.told()
     assert run.left() == []
     assert plain.ended() == expected, plain.told()
     assert run.record()["session"]["outcome"] == outcome
     assert run.record()["session"]["ended"] is not None
-    assert run.last_state()["status"] == outcome
-    exception = run.last_state()["exception"]
-    assert (exception is None) is (ending == "success")
+    state = run.last_state()
+    assert state["status"] == outcome
+    assert (state["exception"] is None) is (ending == "success")
     if ending == "exception":
-        assert (exception["type"], exception["message"]) == ("builtins.RuntimeError", "the plan says so")
+        assert (state["exception"]["type"], state["exception"]["message"]) == (
+            "builtins.RuntimeError",
+            "the plan says so",
+        )
     assert not run.procfs.exists()
     if ending == "success":
         run.assert_content()
@@ -61,13 +68,13 @@ def test_an_exception_in_setup_leaves_nothing(start: Start) -> None:
     assert "the plan says so" in run.err
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(1500)  # its own deadline is shorter
 def test_fits_one_after_the_other_keep_the_port_and_leak_no_thread_and_no_file(
     start: Start, times: Callable[[int], int]
 ) -> None:
     count = times(300)
     run = start("fits", count=count, steps=2, batches=2)
-    assert run.ended(seconds=120 if count < 100 else 1000) == 0, run.told()
+    assert run.ended(seconds=4 * count) == 0, run.told()
     noted = run.mark("noted")
     assert {one["url"] for one in noted} == {noted[0]["url"]}
     for what in ("threads", "files"):

@@ -12,7 +12,10 @@ import pytest
 from tests.e2e.machine import alive, end, faces_of, session_of, wait_for
 from tests.e2e.runs import Run, Script
 
-pytestmark = [pytest.mark.mount, pytest.mark.ddp]
+pytestmark = [pytest.mark.mount, pytest.mark.ddp, pytest.mark.timeout(120)]
+
+STARTED = 90.0
+"""Seconds in which both ranks have imported Lightning and found each other, on a machine with other things to do."""
 
 
 @pytest.fixture
@@ -23,8 +26,8 @@ def run(root: Path) -> Iterator[Run]:
 
 
 def test_a_run_of_two_ranks_has_its_services_on_rank_zero_alone(run: Run) -> None:
-    run.at("waiting-0")
-    run.at("waiting-1")
+    run.at("waiting-0", STARTED)
+    run.at("waiting-1", STARTED)
     run.live()
     ranks = [json.loads(run.cat(f"meta/ranks/{rank}.json")) for rank in (0, 1)]
     assert [(rank["rank"], rank["world_size"]) for rank in ranks] == [(0, 2), (1, 2)]
@@ -45,9 +48,9 @@ def test_a_run_of_two_ranks_has_its_services_on_rank_zero_alone(run: Run) -> Non
 
 
 def test_when_both_ranks_are_killed_nothing_is_left(run: Run) -> None:
-    run.at("waiting-0")
-    run.at("waiting-1")
+    run.at("waiting-0", STARTED)
+    run.at("waiting-1", STARTED)
     run.live()
     for pid in session_of(run.pid):
         end(pid, signal.SIGKILL)
-    run.gone(seconds=5)
+    run.gone()

@@ -127,6 +127,14 @@ def spawned(place: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+def c_fork(place: Path) -> None:
+    """Leave a child behind that was forked past Python, and so holds a copy of every descriptor."""
+    libc = ctypes.CDLL(None)
+    if libc.fork() == 0:
+        libc.sleep(60)
+        libc._exit(0)
+
+
 def written_to(place: Path) -> None:
     with pytest.raises(OSError, match="Read-only file system"):
         (place / FILE).write_text("1")

@@ -43,7 +43,7 @@ step_s
 wait_at
     Number of the training step (from 0) that waits until the test makes the file `go`; it makes `waiting` first.
 raise_at
-    Number of the training step that raises RuntimeError.
+    Number of the training step that raises RuntimeError, or SystemExit with the code in `exit`.
 workers
     DataLoader workers.
 stuck
@@ -103,7 +103,7 @@ class Model(MidrunMixin, L.LightningModule):
         if step == plan.get("wait_at"):
             wait(plan)
         if step == plan.get("raise_at"):
-            raise RuntimeError("the plan says so")
+            raise SystemExit(plan["exit"]) if "exit" in plan else RuntimeError("the plan says so")
         if step == 2 and "touch" in plan:
             from tests.e2e import touches
 

@@ -324,8 +324,11 @@ class Program:
             code = None
         return [code, time.monotonic() - began]
 
+    def do_reap(self) -> int:
+        return self._face.wait(10)
+
     def do_restart(self) -> int:
-        self._face.wait(10)
+        self.do_reap()
         self._disconnect()
         self._face = self._start()
         return self._face.pid

@@ -21,12 +21,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from midrun.fs import mounts
 
 T = TypeVar("T")
 
 PATIENCE = 30.0
 """Seconds to wait for what should happen at once, on a machine that has other things to do."""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do what this test does")
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("mounted.py")
 
@@ -38,6 +41,11 @@ def wait_for(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -
         assert time.monotonic() < deadline, f"not in {seconds:g} s: {what}"
         time.sleep(0.005)
     return value
+
+
+def report(what: str, value: float) -> None:
+    """Note a figure; -rP shows it."""
+    sys.stdout.write(f"{what}: {value:.3f}\n")
 
 
 def start(*command: str | Path, **how: Any) -> subprocess.Popen[str]:

@@ -91,6 +91,11 @@ class Sample(Dir):
         """50 MB."""
         return bytes(range(256)) * (BIG // 256)
 
+    @file("large")
+    def large(self) -> bytes:
+        """5 MB."""
+        return bytes(5_000_000)
+
     @file("slow", slow=True)
     def slow(self) -> str:
         """Waits for the disk."""

@@ -306,4 +306,18 @@ def test_usage_says_what_to_write() -> None:
 
 
 def test_the_schema_is_the_models() -> None:
-    assert FORM.schema() == Everything.model_json_schema()
+    assert FORM.schema() == FORM.takes() == Everything.model_json_schema()
+
+
+def test_what_a_form_takes_is_the_object_or_the_bare_value() -> None:
+    schema = Needy.model_json_schema()
+    assert Form("needy", "", Needy, bare="value").takes() == {"anyOf": [schema, {"title": "Value", "type": "number"}]}
+    assert Form("everything", "", Everything, bare="label").takes()["anyOf"][1] == {}, "whatever it is, it is a label"
+
+
+def test_what_a_form_takes_has_its_definitions_where_they_are_looked_for() -> None:
+    takes = Form("everything", "", Everything, bare="when").takes()
+    assert set(takes["$defs"]) == {"Colour", "When"}
+    assert "$defs" not in takes["anyOf"][0]
+    assert takes["anyOf"][1]["anyOf"][0] == {"$ref": "#/$defs/When"}
+    assert "$defs" in Form("everything", "", Everything, bare="when").schema()

@@ -119,8 +119,8 @@ def test_a_face_marks_its_questions_on_the_page(tmp_path: Path) -> None:
     stage = Stage(tmp_path, do="poll")
     with stage.playing():
         wait_until(lambda: stage.heard)
-        wait_until(lambda: stage.page.asks[0] >> 8)
-        assert stage.page.asks[0] & 0xFF == 0, "its slot is the second"
+        wait_until(lambda: stage.page.asked(1))
+        assert stage.page.asked(0) == 0, "its slot is the second"
         wait_until(lambda: stage.page.asks[0] == stage.page.asks[1])
 
 
@@ -138,6 +138,15 @@ def test_a_face_ends_when_the_trainer_says_quit(tmp_path: Path) -> None:
 def test_a_face_that_is_told_to_quit_before_it_serves_ends_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path, do="poll")
     with stage.playing() as (answers, face):
+        answers.stop()
+        _, errors = face.communicate(timeout=20)
+        assert (face.returncode, errors) == (0, "")
+
+
+def test_a_face_that_asks_once_more_after_the_quit_ends_as_well(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, do="outlive")
+    with stage.playing() as (answers, face):
+        wait_until(lambda: stage.heard)
         answers.stop()
         _, errors = face.communicate(timeout=20)
         assert (face.returncode, errors) == (0, "")
@@ -200,7 +209,7 @@ def test_a_face_that_is_started_while_others_run_holds_nothing_of_theirs(tmp_pat
     with stage.playing() as (answers, _):
         wait_until(lambda: stage.heard)
         second = launch(answers, stage.page, lambda *_: None, cleaned=str(tmp_path / "other"), do="poll")
-        wait_until(lambda: stage.page.asks[0] >> 8)
+        wait_until(lambda: stage.page.asked(1))
         ours = {file_behind(end.fileno()) for end in [*others, *(wire.socket for wire in answers._wires)]}
         assert ours.isdisjoint(open_files(second.pid))
         second.kill()

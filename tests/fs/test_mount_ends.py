@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 
 from midrun.fs import mounts
-from tests.fs.mounting import Mounted, alive, end, mounting, python, sh, start, wait_for
+from tests.fs.mounting import Mounted, alive, end, mounting, needs_root, python, report, sh, start, wait_for
 
 pytestmark = pytest.mark.mount
-
-Report = Callable[[str, object], None]
 
 
 @pytest.fixture
@@ -42,19 +40,24 @@ def reader(file: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_face_that_is_told_to_quit_unmounts_and_ends_at_once(tree: Mounted, record_property: Report) -> None:
+def test_a_face_that_is_told_to_quit_unmounts_and_ends_at_once(tree: Mounted) -> None:
     tree.cat("values/text")
     code, seconds = tree.do("quit")
     assert code == 0
     assert tree.mounted() == []
     assert not tree.mountpoint.exists()
-    record_property("seconds to stop", seconds)
+    report("seconds to stop", seconds)
     assert seconds < 1
 
 
 def test_a_mount_in_use_is_unmounted_all_the_same(tree: Mounted) -> None:
     holder = start(
-        "bash", "-c", 'cd "$1"; exec 3< values/text; echo; read -r; cat <&3', "-", tree.mountpoint, stdin=subprocess.PIPE
+        "bash",
+        "-c",
+        'cd "$1"; exec 3< values/text; echo; read -r; cat <&3',
+        "-",
+        tree.mountpoint,
+        stdin=subprocess.PIPE,
     )
     waiting = reader(tree.path("live/waiting"))
     try:
@@ -97,7 +100,7 @@ def test_a_mountpoint_may_be_a_link_to_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 @pytest.mark.parametrize("with_child", [False, True], ids=["alone", "with a child that holds all it held"])
 def test_a_run_that_is_killed_leaves_no_mount_and_nobody_waiting(
-    tree: Mounted, *, with_child: bool, stopped: bool, record_property: Report
+    tree: Mounted, *, with_child: bool, stopped: bool
 ) -> None:
     child = tree.do("fork") if with_child else None
     waiting = reader(tree.path("live/waiting"))
@@ -112,7 +115,7 @@ def test_a_run_that_is_killed_leaves_no_mount_and_nobody_waiting(
         wait_for(lambda: not alive(tree.face), "the face ends", 5)
         assert not tree.mountpoint.exists()
         assert child is None or alive(child)
-        record_property("seconds from kill -9 to the end of the mount", seconds)
+        report("seconds from kill -9 to the end of the mount", seconds)
         assert seconds < 1
     finally:
         end(waiting)
@@ -170,6 +173,7 @@ def test_a_mount_that_lives_is_not_cleaned_not_even_while_its_face_is_stopped(tr
     assert tree.cat("still/constant") == "42\n"
 
 
+@needs_root
 def test_a_dead_mount_in_use_and_what_is_stacked_over_it_is_cleaned(tree: Mounted) -> None:
     holder = start("sleep", "60", cwd=tree.path("values"))
     try:
@@ -187,6 +191,7 @@ def test_a_dead_mount_in_use_and_what_is_stacked_over_it_is_cleaned(tree: Mounte
         end(holder)
 
 
+@needs_root
 def test_a_dead_mount_under_a_live_one_stays(tree: Mounted) -> None:
     with mounting() as other:
         other.ready()
@@ -201,6 +206,40 @@ def test_a_dead_mount_under_a_live_one_stays(tree: Mounted) -> None:
     assert mounts.clean(str(tree.mountpoint)) is None
 
 
+HOLD = """
+import ctypes, os, sys
+face = os.pidfd_open(int(sys.argv[1]))
+for fd in os.listdir(f"/proc/{sys.argv[1]}/fd"):
+    if os.readlink(f"/proc/{sys.argv[1]}/fd/{fd}") == "/dev/fuse":
+        print(ctypes.CDLL(None).syscall(438, face, int(fd), 0), flush=True)  # pidfd_getfd
+sys.stdin.read()
+"""
+
+
+@needs_root
+def test_a_mount_that_neither_lives_nor_ends_is_cleaned_and_who_hangs_in_it_is_freed(tree: Mounted) -> None:
+    """A process that got hold of the connection, as a forked child does, keeps it open and answers nothing."""
+    holder = start(sys.executable, "-c", HOLD, str(tree.face), stdin=subprocess.PIPE)
+    waiting = reader(tree.path("live/waiting"))
+    try:
+        assert holder.stdout is not None
+        assert int(holder.stdout.readline()) > 0
+        os.kill(tree.face, signal.SIGKILL)
+        wait_for(lambda: not alive(tree.face), "the face is gone")
+        late = start("cat", tree.path("values/text"))
+        began = time.monotonic()
+        tree.do("reap")
+        assert mounts.clean(str(tree.mountpoint)) is None
+        assert time.monotonic() - began < 6
+        assert tree.mounted() == []
+        assert waiting.wait(5) == late.wait(5) == 1
+        end(late)
+    finally:
+        end(waiting)
+        end(holder)
+
+
+@needs_root
 def test_a_mount_that_somebody_unmounts_is_given_up(tree: Mounted) -> None:
     assert sh("umount", tree.mountpoint).returncode == 0
     assert "unmounted by somebody else" in tree.failure()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.fs.mounting import Mounted, alive, mounting, output, sh, wait_for
+from tests.fs.mounting import Mounted, alive, mounting, needs_root, output, sh, wait_for
 
 pytestmark = pytest.mark.mount
 
@@ -54,7 +56,7 @@ def test_a_folder_that_holds_files_is_not_mounted_over(tmp_path: Path) -> None:
     assert (tmp_path / "file").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a tmpfs")
+@needs_root
 def test_the_mount_of_somebody_else_is_not_mounted_over(tmp_path: Path) -> None:
     output("mount", "-t", "tmpfs", "somebody", tmp_path)
     try:
@@ -89,8 +91,11 @@ def test_without_pyfuse3_it_says_what_to_install(tmp_path: Path) -> None:
     for entry in packages.iterdir():
         if "pyfuse3" not in entry.name:
             (tmp_path / entry.name).symlink_to(entry)
-    before = "import sys; sys.modules.pop('pyfuse3', None); argument = sys.argv[1]\n"
-    before += f"import json; sys.argv[1] = json.dumps([{str(tmp_path)!r}, *(p for p in json.loads(argument) if p != {str(packages)!r})])\n"
+    before = f"""
+import json, sys
+paths = [path for path in json.loads(sys.argv[1]) if path != {str(packages)!r}]
+sys.argv[1] = json.dumps([{str(tmp_path)!r}, *paths])
+"""
     with failing(before=before) as reason:
         assert "pyfuse3 is not installed" in reason
         for word in ("pip install 'midrun[fuse]'", "libfuse3-dev", "pkg-config", "gcc"):
@@ -107,6 +112,7 @@ def test_a_pyfuse3_that_does_not_load_is_told_with_its_own_words(tmp_path: Path)
         assert "midrun[fuse]" in reason
 
 
+@needs_root
 def test_without_dev_fuse_it_says_how_to_allow_it() -> None:
     for cover in ('assert libc.mount(b"none", b"/dev", b"tmpfs", 0, None) == 0\n', covered("/dev/null", "/dev/fuse")):
         with failing(before=OWN_MOUNTS + cover) as reason:
@@ -114,7 +120,7 @@ def test_without_dev_fuse_it_says_how_to_allow_it() -> None:
             assert "--device /dev/fuse --cap-add SYS_ADMIN" in reason
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up a right of root's")
+@needs_root
 def test_a_mount_that_the_kernel_refuses_is_told_with_the_words_of_libfuse() -> None:
     wrap = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
     with failing(wrap=wrap) as reason:
@@ -122,12 +128,14 @@ def test_a_mount_that_the_kernel_refuses_is_told_with_the_words_of_libfuse() -> 
         assert "--cap-add SYS_ADMIN" in reason
 
 
-def test_users_without_fusermount3_are_told_what_to_install(tmp_path: Path) -> None:
-    before = f"import os; os.environ['PATH'] = {str(tmp_path)!r}\n" + BE_NOBODY
-    with failing(before=before) as reason:
+@needs_root
+def test_users_without_fusermount3_are_told_what_to_install() -> None:
+    program = shutil.which("fusermount3") or "/usr/bin/fusermount3"
+    with failing(before=OWN_MOUNTS + covered("/dev/null", program) + BE_NOBODY) as reason:
         assert reason == "there is no fusermount3, which mounts for users: apt-get install fuse3"
 
 
+@needs_root
 def test_users_who_may_gain_no_rights_are_told_what_to_allow() -> None:
     with failing(before=BE_NOBODY + "assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0\n") as reason:
         assert "no_new_privs" in reason
@@ -138,28 +146,26 @@ def as_nobody(*command: str | Path) -> tuple[str | Path, ...]:
     return ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", *command)
 
 
-@contextmanager
-def mounted_by_nobody(tmp_path: Path) -> Iterator[Mounted]:
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.owner() == "root" and folder.name.startswith("pytest"):
-            folder.chmod(0o755)
-    (tmp_path / "mine").mkdir()
-    os.chown(tmp_path / "mine", NOBODY, NOBODY)
-    with mounting({"mountpoint": str(tmp_path / "mine/procfs")}, before=BE_NOBODY) as tree:
-        yield tree.ready()
+@pytest.fixture
+def mounted_by_nobody() -> Iterator[tuple[Mounted, Path]]:
+    # pytest's own folders are root's alone.
+    with tempfile.TemporaryDirectory(prefix="midrun-") as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        procfs = Path(folder, "procfs")
+        with mounting({"mountpoint": str(procfs)}, before=BE_NOBODY) as tree:
+            yield tree.ready(), procfs
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_an_ordinary_user_mounts_for_his_own_eyes(tmp_path: Path) -> None:
-    with mounted_by_nobody(tmp_path) as tree:
-        procfs = tmp_path / "mine/procfs"
-        assert output(*as_nobody("cat", procfs / "still/constant")) == "42\n"
-        assert output(*as_nobody("stat", "-c", "%u %a", procfs / "control/rate")) == f"{NOBODY} 600\n"
-        assert "Permission denied" in sh("cat", procfs / "still/constant").stderr
-        for script in ('echo 1 > "$1/still/constant"', 'echo 1 > "$1/new"', 'rm "$1/still/constant"'):
-            assert "Read-only file system" in sh(*as_nobody("bash", "-c", script, "-", procfs)).stderr
-        assert sh(*as_nobody("bash", "-c", 'echo 0.5 > "$1"', "-", procfs / "control/rate")).stderr == ""
-        assert tree.do("applied") == [0.5]
-        assert tree.do("quit")[0] == 0
-        assert not procfs.exists()
-        assert tree.errors() == ""
+@needs_root
+def test_an_ordinary_user_mounts_for_his_own_eyes(mounted_by_nobody: tuple[Mounted, Path]) -> None:
+    tree, procfs = mounted_by_nobody
+    assert output(*as_nobody("cat", procfs / "still/constant")) == "42\n"
+    assert output(*as_nobody("stat", "-c", "%u %a", procfs / "control/rate")) == f"{NOBODY} 600\n"
+    assert "Permission denied" in sh("cat", procfs / "still/constant").stderr
+    for script in ('echo 1 > "$1/still/constant"', 'echo 1 > "$1/new"', 'rm "$1/still/constant"'):
+        assert "Read-only file system" in sh(*as_nobody("bash", "-c", script, "-", procfs)).stderr
+    assert sh(*as_nobody("bash", "-c", 'echo 0.5 > "$1"', "-", procfs / "control/rate")).stderr == ""
+    assert tree.do("applied") == [0.5]
+    assert tree.do("quit")[0] == 0
+    assert not procfs.exists()
+    assert tree.errors() == ""

@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 
 from midrun.fs.inodes import ROOM
-from tests.fs.mounting import Mounted, end, is_whole, mounting, output, sh, start, state, wait_for
+from tests.fs.mounting import Mounted, end, is_whole, mounting, output, report, sh, start, wait_for
 
 pytestmark = pytest.mark.mount
-
-Report = Callable[[str, object], None]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +54,7 @@ def reader(file: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGALRM])
-def test_a_signal_frees_who_waits_for_a_live_file(
-    tree: Mounted, number: signal.Signals, record_property: Report
-) -> None:
+def test_a_signal_frees_who_waits_for_a_live_file(tree: Mounted, number: signal.Signals) -> None:
     seconds = []
     for _ in range(7):
         process = reader(tree.path("live/waiting"))
@@ -67,7 +63,7 @@ def test_a_signal_frees_who_waits_for_a_live_file(
         assert process.wait() == -number
         seconds.append(time.monotonic() - began)
         end(process)
-    record_property(f"seconds from {number.name} to the end of cat", statistics.median(seconds))
+    report(f"seconds from {number.name} to the end of cat", statistics.median(seconds))
     assert statistics.median(seconds) < 0.1
 
 
@@ -132,7 +128,7 @@ def test_one_making_of_a_live_file_serves_all_who_wait_for_it(tree: Mounted) -> 
     assert [process.communicate()[0] for process in readers] == ["for all\n"] * 5
 
 
-def test_two_hundred_who_wait_keep_nobody_else_waiting(tree: Mounted, record_property: Report) -> None:
+def test_two_hundred_who_wait_keep_nobody_else_waiting(tree: Mounted) -> None:
     script = """
 import os, sys, threading
 errors = []
@@ -158,7 +154,7 @@ print(len(errors))
         began = time.monotonic()
         assert is_whole(tree.cat("values/text"))
         seconds = time.monotonic() - began
-        record_property("seconds for a cat beside 200 who wait", seconds)
+        report("seconds for a cat beside 200 who wait", seconds)
         assert seconds < 1
         assert finish(tree, "for all") == 1
         assert crowd.communicate()[0] == "0\n"
@@ -166,62 +162,82 @@ print(len(errors))
         end(crowd)
 
 
-LOOP = 'while true; do read -r line < "$1"; done'
+# Who is killed in open or read closes a file, and that is another request; who is killed in stat leaves nothing.
+LOOK = "while [[ -s $1 ]]; do :; done"
+READ = 'while true; do read -r line < "$1"; done'
 OBSERVER = """
 import os, select, sys, time
 longest = 0.0
 count = 0
 while not select.select([0], [], [], 0.002)[0]:
     began = time.monotonic()
-    with open(sys.argv[1]) as file: file.read()
+    if len(sys.argv) > 1:
+        with open(sys.argv[1]) as file: file.read()
+    else:
+        time.sleep(0.002)
     longest = max(longest, time.monotonic() - began)
     count += 1
 print(longest, count)
 """
 
 
+@pytest.fixture
+def pulse() -> Iterator[Callable[[], float]]:
+    """Say for how long the machine itself stood still, for a process as nice as a face."""
+    heart = start("nice", "-n", "5", sys.executable, "-I", "-c", OBSERVER, stdin=subprocess.PIPE)
+    try:
+        yield lambda: float(heart.communicate("\n")[0].split()[0])
+    finally:
+        end(heart)
+
+
+def kill(victims: list[subprocess.Popen[str]], number: signal.Signals, chance: random.Random) -> None:
+    """Kill those who are reading, at any moment."""
+    time.sleep(chance.uniform(0.005, 0.025))
+    for victim in victims:
+        victim.send_signal(number)
+    for victim in victims:
+        end(victim)
+
+
 def test_readers_that_are_killed_while_they_read_stop_no_one_else(
-    tree: Mounted, times: Callable[[int], int], record_property: Report
+    tree: Mounted, times: Callable[[int], int], pulse: Callable[[], float]
 ) -> None:
-    """A request that is gone when it is fetched must not stop the mount: nobody would be answered until the next one."""
-    chance = random.Random(1)
+    """A request that is gone when it is fetched must not stop the mount until the next one comes."""
+    chance = random.Random(1)  # noqa: S311 - a test that does the same each time
     slowest = 0.0
     for round_ in range(times(300)):
         waiting = reader(tree.path("live/waiting"))
-        victims = [start("bash", "-c", LOOP, "-", tree.path(f"values/{name}")) for name in ("text", "document.json")]
-        wait_for(lambda: all(state(victim.pid) in "RSD" for victim in victims), "they read")
-        time.sleep(chance.uniform(0.005, 0.02))  # any moment will do
-        for victim in victims:
-            victim.send_signal(signal.SIGKILL if round_ % 2 else signal.SIGINT)
-        for victim in victims:
-            victim.wait()
+        victims = [start("bash", "-c", script, "-", tree.path("values/text")) for script in (LOOK, LOOK, READ)]
+        kill(victims, signal.SIGKILL if round_ % 2 else signal.SIGINT, chance)
         began = time.monotonic()
-        assert finish(tree, "not lost") == 1
+        assert tree.do("finish", text="not lost") == 1
         assert waiting.communicate(timeout=20)[0] == "not lost\n"
         slowest = max(slowest, time.monotonic() - began)
-        for process in (*victims, waiting):
-            end(process)
-    record_property("slowest answer after a kill, in seconds", slowest)
-    assert slowest < 0.2
+        end(waiting)
+    machine = pulse()
+    report("slowest answer after a kill, in seconds", slowest)
+    report("longest pause of the machine, in seconds", machine)
+    assert slowest < 0.2 + 2 * machine
 
 
 def test_readers_beside_those_that_are_killed_do_not_stall(
-    tree: Mounted, times: Callable[[int], int], record_property: Report
+    tree: Mounted, times: Callable[[int], int], pulse: Callable[[], float]
 ) -> None:
-    chance = random.Random(2)
+    chance = random.Random(2)  # noqa: S311 - as above
     observer = start(sys.executable, "-I", "-c", OBSERVER, tree.path("values/text"), stdin=subprocess.PIPE)
     try:
         for round_ in range(times(300)):
-            victim = start("bash", "-c", LOOP, "-", tree.path("values/text"))
-            time.sleep(chance.uniform(0.005, 0.02))  # any moment will do
-            victim.send_signal(signal.SIGKILL if round_ % 2 else signal.SIGINT)
-            end(victim)
-        longest, count = observer.communicate("\n")[0].split()
+            victims = [start("bash", "-c", script, "-", tree.path("values/text")) for script in (LOOK, READ)]
+            kill(victims, signal.SIGKILL if round_ % 2 else signal.SIGINT, chance)
+        longest, count = map(float, observer.communicate("\n")[0].split())
     finally:
         end(observer)
-    record_property("longest read beside readers that are killed, in seconds", float(longest))
-    assert int(count) > 10
-    assert float(longest) < 0.2
+    machine = pulse()
+    report("longest read beside readers that are killed, in seconds", longest)
+    report("longest pause of the machine, in seconds", machine)
+    assert count > 10
+    assert longest < 0.2 + 2 * machine
 
 
 def test_a_stopped_run_shows_its_last_values_at_once_with_the_time_of_their_change() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from midrun.fs import mounts
-from tests.fs.mounting import output, sh
+from tests.fs.mounting import needs_root, output, sh
 
 pytestmark = pytest.mark.mount
 
@@ -25,7 +25,10 @@ def tmpfs(path: Path, kind: str = "tmpfs", source: str = "somebody") -> Iterator
         output("umount", "-l", path)
 
 
-@pytest.mark.parametrize("name", ["plain", "with space", "tab\tand\nnewline", "back\\slash", "\\040", "#", "ü", "a,b=c"])
+@needs_root
+@pytest.mark.parametrize(
+    "name", ["plain", "with space", "tab\tand\nnewline", "back\\slash", "\\040", "#", "ü", "a,b=c"]
+)
 def test_paths_are_read_with_all_that_they_may_hold(tmp_path: Path, name: str) -> None:
     with tmpfs(tmp_path / name, source="some body\\"):
         mount = mounts.find(str(tmp_path / name))
@@ -35,6 +38,7 @@ def test_paths_are_read_with_all_that_they_may_hold(tmp_path: Path, name: str) -
     assert mounts.find(str(tmp_path / name)) is None
 
 
+@needs_root
 def test_the_topmost_of_several_mounts_is_found(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "a", source="lower"), tmpfs(tmp_path / "a", source="upper"):
         mount = mounts.find(str(tmp_path / "a"))
@@ -42,6 +46,7 @@ def test_the_topmost_of_several_mounts_is_found(tmp_path: Path) -> None:
         assert mount.source == "upper"
 
 
+@needs_root
 def test_a_path_is_told_as_the_table_tells_it(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -55,6 +60,7 @@ def test_a_path_is_told_as_the_table_tells_it(tmp_path: Path) -> None:
         assert mounts.resolve(str(tmp_path / "to link")) == str(tmp_path / "real/below")
 
 
+@needs_root
 def test_what_is_not_midruns_is_never_taken_away(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "a", source="midrun:1:run"):
         mount = mounts.clean(str(tmp_path / "a"))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from midrun.fs.page import SLOTS, Page
+from midrun.fs.page import CALLS, SLOTS, Page
 
 OTHER_PROCESS = """
 import sys
@@ -71,7 +71,7 @@ def test_bumps_of_many_threads_void_what_was_kept_between_them() -> None:
     assert {number for mine in written for number in mine} <= set(range(1, 8001))
 
 
-@pytest.mark.parametrize("slot", range(SLOTS))
+@pytest.mark.parametrize("slot", [*range(SLOTS), CALLS])
 def test_a_face_waits_until_its_last_question_is_taken(slot: int) -> None:
     page = Page()
     for number in range(1, 600):

@@ -198,7 +198,7 @@ def test_docstrings_and_annotations_describe_a_node(tree: Tree) -> None:
     assert tree.describe("last-checkpoint")["doc"] == "The newest."
     takes = tree.describe("set")["takes"]
     assert takes is not None
-    assert takes["properties"] == {"value": {"title": "Value", "type": "integer"}}
+    assert takes["anyOf"][0]["properties"] == {"value": {"title": "Value", "type": "integer"}}
 
 
 def test_without_a_docstring_or_an_annotation_nothing_is_claimed() -> None:

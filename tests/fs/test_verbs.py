@@ -62,7 +62,9 @@ async def test_a_node_is_described(way: str) -> None:
         rate = await verbs.describe("rate")
         assert rate["writable"]
         assert rate["takes"] is not None
-        assert list(rate["takes"]["properties"]) == ["value"]
+        document, bare = rate["takes"]["anyOf"]
+        assert list(document["properties"]) == ["value"]
+        assert bare["type"] == "number"
 
 
 @ways

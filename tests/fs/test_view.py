@@ -4,118 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
 
 import pytest
 import trio
-from trio.testing import MockClock, trio_test, wait_all_tasks_blocked
+from trio.testing import MockClock, trio_test
 
-from midrun.fs.faults import Fault, Gone, NotFound, TimedOut
-from midrun.fs.tree import Dir, Leaf, Link, Node
-from midrun.fs.verbs import Description, Entry, Local
+from midrun.fs.faults import Fault, NotFound
 from midrun.fs.view import MEMORY, Shot, View
-from tests.fs.sample import Sample
-
-T = TypeVar("T")
-
-
-class Trainer(Local):
-    """The verbs over a tree that may be slow to answer, or stuck. The answer is made when it is asked for."""
-
-    def __init__(self, root: Dir) -> None:
-        super().__init__(root)
-        self.asked: Counter[str] = Counter()
-        self.delay = 0.0
-        self.generation = 0
-        self._free = trio.Event()
-        self._free.set()
-
-    def get_stuck(self) -> None:
-        self._free = trio.Event()
-
-    def get_free(self) -> None:
-        self._free.set()
-
-    async def list(self, path: str) -> list[Entry]:
-        return await self._answered(f"list {path}", await super().list(path))
-
-    async def read(self, path: str) -> bytes:
-        self.asked[f"read {path}"] += 1
-        return await self._answered(None, await super().read(path))
-
-    async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:
-        return await self._answered(f"write {path}", await super().write(path, data, check=check))
-
-    async def describe(self, path: str) -> Description:
-        return await self._answered(f"describe {path}", await super().describe(path))
-
-    async def _answered(self, question: str | None, answer: T) -> T:
-        if question is not None:
-            self.asked[question] += 1
-        delay, free = self.delay, self._free
-        if delay:
-            await trio.sleep(delay)
-        await free.wait()
-        return answer
-
-
-class Changing(Sample):
-    """A sample with members that come and go, of any size."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.link = "/disk/1"
-        self.newest = Link(lambda: self.link)
-        self.members_: dict[str, Any] = {}
-
-    def members(self) -> Iterable[str]:
-        return list(self.members_)
-
-    def member(self, name: str) -> Node | None:
-        if name not in self.members_:
-            return None
-
-        def show() -> object:
-            self.shown[name] += 1
-            if isinstance(self.members_[name], Fault):
-                raise self.members_[name]
-            return self.members_[name]
-
-        return Leaf(show)
-
-
-@pytest.fixture
-def clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
-
-
-@pytest.fixture
-def root() -> Changing:
-    return Changing()
-
-
-@pytest.fixture
-def trainer(root: Changing) -> Trainer:
-    return Trainer(root)
-
-
-@asynccontextmanager
-async def showing(trainer: Trainer) -> AsyncIterator[View]:
-    async with View(trainer, lambda: trainer.generation, now=trio.current_time) as view:
-        yield view
-
-
-async def timed(ask: Callable[[], Awaitable[Any]]) -> tuple[Any, float]:
-    """Return what `ask` returns, or its fault, and how long it took."""
-    begun = trio.current_time()
-    try:
-        result = await ask()
-    except Fault as fault:
-        result = fault
-    return result, round(trio.current_time() - begun, 6)
+from tests.fs.busy import Changing, Trainer, showing
 
 
 @trio_test
@@ -212,181 +108,6 @@ async def test_a_bump_voids_an_answer_that_is_under_way(
 
 
 @trio_test
-async def test_when_no_answer_comes_in_200_ms_the_last_value_is_shown_with_its_age(
-    clock: MockClock, root: Changing, trainer: Trainer
-) -> None:
-    async with showing(trainer) as view:
-        first = await view.read("step")
-        trainer.get_stuck()
-        await trio.sleep(1)
-        shot, took = await timed(lambda: view.read("step"))
-        assert took == 0.2
-        assert (shot.data, shot.changed_ns) == (first.data, first.changed_ns)
-        assert shot.age == pytest.approx(1.2)
-        assert view.at_hand("step") is None
-
-
-@trio_test
-async def test_an_answer_within_200_ms_is_waited_for(clock: MockClock, root: Changing, trainer: Trainer) -> None:
-    async with showing(trainer) as view:
-        await view.read("step")
-        await trio.sleep(1)
-        root.step, trainer.delay = 8, 0.19
-        shot, took = await timed(lambda: view.read("step"))
-        assert (shot.data, shot.age, took) == (b"8\n", 0.0, 0.19)
-
-
-@trio_test
-async def test_after_one_late_answer_old_values_are_shown_at_once(
-    clock: MockClock, root: Changing, trainer: Trainer
-) -> None:
-    root.members_ = {f"m{number}": number for number in range(500)}
-    async with showing(trainer) as view:
-        for name in root.members_:
-            await view.read(name)
-        await view.list("")
-        trainer.get_stuck()
-        await trio.sleep(1)
-        begun = trio.current_time()
-        for name in root.members_:
-            assert (await view.look(name))["name"] == name
-            assert (await view.read(name)).age > 0
-        assert (await view.list(""))[-1]["name"] == "m499"
-        assert trio.current_time() - begun == pytest.approx(0.2)
-
-
-@trio_test
-async def test_a_view_recovers_once_the_trainer_answers(clock: MockClock, root: Changing, trainer: Trainer) -> None:
-    async with showing(trainer) as view:
-        await view.read("step")
-        trainer.get_stuck()
-        await trio.sleep(1)
-        assert (await view.read("step")).age > 0
-        root.step = 8
-        trainer.get_free()
-        await wait_all_tasks_blocked()
-        shot = view.at_hand("step")
-        assert shot is not None, "an answer that comes late is kept all the same"
-        assert (shot.data, shot.age) == (b"7\n", 0.0)
-        await trio.sleep(1)
-        trainer.delay = 0.1
-        shot, took = await timed(lambda: view.read("step"))
-        assert (shot.data, took) == (b"8\n", 0.1), "it waits for answers again"
-
-
-@trio_test
-async def test_a_fault_is_an_answer_too(clock: MockClock, root: Changing, trainer: Trainer) -> None:
-    async with showing(trainer) as view:
-        await view.read("step")
-        trainer.get_stuck()
-        await trio.sleep(1)
-        assert (await view.read("step")).age > 0
-        assert (await timed(lambda: view.read("step")))[1] == 0.0
-        with pytest.raises(NotFound):
-            await view.read("none")
-        assert (await timed(lambda: view.read("step")))[1] == 0.2, "the trainer has answered, so it may again"
-
-
-@trio_test
-async def test_a_question_that_nobody_answers_is_not_asked_again(
-    clock: MockClock, root: Changing, trainer: Trainer
-) -> None:
-    async with showing(trainer) as view:
-        await view.read("step")
-        trainer.get_stuck()
-        for _ in range(50):
-            await trio.sleep(0.2)
-            await view.read("step")
-    assert trainer.asked["read step"] == 2
-
-
-@pytest.mark.parametrize(("options", "patience"), [({}, 5.0), ({"patience": 1.5}, 1.5)])
-@trio_test
-async def test_with_no_value_yet_a_reader_waits_and_is_told(
-    clock: MockClock, trainer: Trainer, options: dict[str, float], patience: float
-) -> None:
-    async with showing(trainer) as view:
-        trainer.get_stuck()
-        for known in (False, True):
-            fault, took = await timed(lambda: view.read("step", **options))
-            assert type(fault) is TimedOut
-            assert fault.message.startswith(f"'step': the run did not answer within {patience:g} s")
-            assert took == patience, known
-            trainer.get_free()
-            await view.look("step")
-            trainer.get_stuck()
-        for ask in (view.list, view.describe):
-            fault, took = await timed(lambda ask=ask: ask("metrics"))  # type: ignore[misc]
-            assert (type(fault), took) == (TimedOut, 5.0)
-
-
-@trio_test
-async def test_what_is_not_to_be_kept_is_asked_anew_by_each_reader(
-    clock: MockClock, root: Changing, trainer: Trainer
-) -> None:
-    trainer.delay = 0.1
-    seen = []
-
-    async def read(view: View) -> None:
-        seen.append((await view.read("fresh")).data)
-
-    async with showing(trainer) as view:
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(read, view)
-        assert sorted(seen) == [b"1\n", b"2\n", b"3\n"]
-        assert view.at_hand("fresh") is None
-        trainer.get_stuck()
-        fault, took = await timed(lambda: view.read("fresh"))
-        assert (type(fault), took) == (TimedOut, 5.0), "never an old value"
-
-
-@trio_test
-async def test_a_live_file_is_made_once_for_all_who_wait_and_never_kept(
-    clock: MockClock, root: Changing, trainer: Trainer
-) -> None:
-    seen = []
-
-    async def read(view: View) -> None:
-        seen.append((await view.read("live", patience=0.1)).data)
-
-    async with showing(trainer) as view:
-        for made in (b"one\n", b"two\n"):
-            async with trio.open_nursery() as nursery:
-                for _ in range(5):
-                    nursery.start_soon(read, view)
-                    await trio.sleep(1)
-                await trio.sleep(20)
-                root.later.get().resolve(made)
-            assert view.at_hand("live") is None
-        assert seen == [b"one\n"] * 5 + [b"two\n"] * 5
-        assert root.shown["live"] == 2
-
-
-@trio_test
-async def test_a_live_file_is_waited_for_30_seconds(clock: MockClock, root: Changing, trainer: Trainer) -> None:
-    async with showing(trainer) as view:
-        fault, took = await timed(lambda: view.read("live", patience=1))
-        assert (type(fault), took) == (TimedOut, 30.0)
-        assert fault.message == "'live': the run did not answer within 30 s; it is busy or stopped, try again"
-
-
-@trio_test
-async def test_a_live_file_that_was_asked_for_before_a_bump_is_asked_for_again(
-    clock: MockClock, root: Changing, trainer: Trainer
-) -> None:
-    async with showing(trainer) as view, trio.open_nursery() as nursery:
-        nursery.start_soon(view.read, "live")
-        await trio.sleep(1)
-        trainer.generation += 1
-        nursery.start_soon(view.read, "live")
-        await trio.sleep(1)
-        assert root.shown["live"] == 2
-        for _ in range(2):
-            root.later.get().resolve("made")
-
-
-@trio_test
 async def test_a_reader_that_leaves_takes_nobody_along(clock: MockClock, root: Changing, trainer: Trainer) -> None:
     seen = []
 
@@ -412,23 +133,6 @@ async def test_what_was_not_found_may_be_there_the_next_moment(
         root.members_["new"] = 1
         assert (await view.look("new"))["kind"] == "file"
         assert (await view.read("new")).data == b"1\n"
-
-
-@trio_test
-async def test_what_has_gone_is_not_shown_as_old(clock: MockClock, root: Changing, trainer: Trainer) -> None:
-    root.members_["m"] = 1
-    async with showing(trainer) as view:
-        await view.read("m")
-        del root.members_["m"]
-        assert (await view.read("m")).data == b"1\n", "for 100 ms it may"
-        await trio.sleep(0.11)
-        for ask in (view.read, view.look):
-            with pytest.raises(NotFound):
-                await ask("m")
-        root.members_["m"] = 2
-        trainer.get_stuck()
-        fault, took = await timed(lambda: view.read("m"))
-        assert (type(fault), took) == (TimedOut, 5.0)
 
 
 @trio_test
@@ -476,6 +180,8 @@ async def test_the_moment_of_change_stays_while_the_bytes_are_the_same(
         await trio.sleep(1)
         changed = await view.read("step")
         assert changed.changed_ns > first.changed_ns
+        usage = await view.read("rate")
+        assert (await view.read("rate")).changed_ns == usage.changed_ns, "also of what is never kept"
         assert view.changed("step", Shot(b"8\n", 1)).changed_ns == changed.changed_ns
         assert view.changed("step", Shot(b"9\n", 1)).changed_ns == 1
         assert view.changed("none", Shot(b"", 1)).changed_ns == 1
@@ -508,38 +214,43 @@ async def test_what_is_declared_is_looked_at_once(clock: MockClock, root: Changi
 
 
 @trio_test
-async def test_a_write_goes_through_and_has_five_seconds(clock: MockClock, root: Changing, trainer: Trainer) -> None:
-    async with showing(trainer) as view:
-        assert await view.write("rate", b"0.5", check=True) is None
-        assert (await view.write("rate", b"0.5"))["value"] == 0.5
-        assert root.stored == [0.5]
-        with pytest.raises(Fault, match="held"):
-            await view.write("busy", b'{"value": 1}')
-        fault, took = await timed(lambda: view.write("promise", b'{"value": 1}'))
-        assert (type(fault), took) == (TimedOut, 5.0)
-
-
-@trio_test
-async def test_when_the_run_has_ended_readers_are_told(clock: MockClock, root: Changing, trainer: Trainer) -> None:
+async def test_who_has_listed_a_directory_need_not_ask_for_each_entry(
+    clock: MockClock, root: Changing, trainer: Trainer
+) -> None:
     root.members_["m"] = 1
     async with showing(trainer) as view:
-        await view.read("m")
-        root.members_["m"] = Gone("the run has ended")
-        await trio.sleep(1)
-        with pytest.raises(Gone):
-            await view.read("m")
+        listed = {entry["name"]: entry for entry in await view.list("")}
+        for name, entry in listed.items():
+            assert await view.entry(name) == entry
+        assert (await view.read("m")).data == b"1\n"
+        assert not [question for question in trainer.asked if question.startswith("describe")]
+        await trio.sleep(0.11)
+        for name in listed:
+            await view.entry(name)
+        described = [question for question in trainer.asked if question.startswith("describe")]
+        assert sorted(described) == ["describe artifacts", "describe m", "describe newest"], "what is declared stays"
 
 
 @trio_test
-async def test_who_waits_when_the_face_ends_is_told(clock: MockClock, root: Changing, trainer: Trainer) -> None:
-    outcomes = []
+async def test_an_entry_that_nobody_has_listed_is_asked_for(clock: MockClock, root: Changing, trainer: Trainer) -> None:
+    async with showing(trainer) as view:
+        for _ in range(3):
+            assert (await view.entry("metrics/train%2Floss"))["kind"] == "file"
+            assert (await view.look("metrics/train%2Floss"))["doc"] == "The metric train/loss."
+        assert trainer.asked == {"describe metrics/train%2Floss": 1}
+        with pytest.raises(NotFound):
+            await view.entry("metrics/none")
 
-    async def read(view: View, path: str) -> None:
-        outcomes.append(await timed(lambda: view.read(path)))
 
-    async with trio.open_nursery() as nursery, showing(trainer) as view:
-        trainer.get_stuck()
-        for path in ("step", "live"):
-            nursery.start_soon(read, view, path)
-        await trio.sleep(1)
-    assert [(type(fault), took) for fault, took in outcomes] == [(Gone, 1.0)] * 2
+@trio_test
+async def test_a_listing_that_was_asked_for_before_a_bump_says_nothing_of_entries_after_it(
+    clock: MockClock, root: Changing, trainer: Trainer
+) -> None:
+    async with showing(trainer) as view, trio.open_nursery() as nursery:
+        trainer.delay = 0.15
+        nursery.start_soon(view.list, "")
+        await trio.sleep(0.1)
+        trainer.generation += 1
+        trainer.delay, root.link = 0.0, "/disk/2"
+        await trio.sleep(0.06)
+        assert (await view.entry("newest"))["target"] == "/disk/2"

@@ -35,10 +35,19 @@ async def _crash(face: Face) -> None:
     raise ZeroDivisionError("by nought")
 
 
+async def _outlive(face: Face) -> None:
+    """Go on to ask when the wire has ended, as who cannot be interrupted does."""
+    face.ready()
+    with trio.CancelScope(shield=True):
+        while True:
+            await face.view.read("fresh")
+            await trio.sleep(0.005)
+
+
 async def _watch_generation(face: Face) -> None:
-    while face.view._generation() != 3:  # noqa: ASYNC110 - a number in shared memory has no event
+    while face.view.generation != 3:  # noqa: ASYNC110 - a number in shared memory has no event
         await trio.sleep(0.005)
     face.ready(step=(await face.view.read("step")).data.decode())
 
 
-_DOINGS = {"poll": _poll, "fail": _fail, "crash": _crash, "watch generation": _watch_generation}
+_DOINGS = {"poll": _poll, "fail": _fail, "crash": _crash, "outlive": _outlive, "watch generation": _watch_generation}

@@ -1,105 +1,19 @@
-"""Samples: at each safe point a sample holds what this very batch logged, whatever the shape of the training step.
-
-The models here log through `note`, which keeps its own account of what each name should show by now. Right after each
-safe point, in the training thread, the model holds the sample against that account and against what Lightning itself
-gives for `trainer.callback_metrics`.
-"""
+"""Samples: where a sample is taken, and that it is of this very batch, whatever the shape of the training step."""
 
 from __future__ import annotations
 
-import math
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import pytest
 import torch
-import torchmetrics
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
-from midrun.fs.tree import Leaf
-from midrun.sample import Sample, Values
-from tests.midrun.models import Bare, Staged, Watched, batches, document, read, run_of, sample_of, trainer, walk
-
-
-def lightnings(fitting: L.Trainer) -> dict[str, float]:
-    """Return what Lightning gives, and leave Lightning as it was: to ask refreshes what it keeps."""
-    connector = fitting._logger_connector
-    kept = {**connector._callback_metrics}
-    metrics = {name: float(value) for name, value in fitting.callback_metrics.items()}
-    connector._callback_metrics.clear()
-    connector._callback_metrics.update(kept)
-    return metrics
-
-
-def same(one: dict[str, float], other: dict[str, float]) -> bool:
-    """Say whether the values are the same, NaN included."""
-    return one.keys() == other.keys() and all(
-        value == other[name] or (math.isnan(value) and math.isnan(other[name])) for name, value in one.items()
-    )
-
-
-class Noting(Watched):
-    """Logs by `note`, and checks the sample after each safe point."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.noted: dict[str, float] = {}
-        self.checks: list[tuple[str, int, int | None]] = []
-        self.shown: set[str] = set()
-        self.under_way = -1
-
-    def note(self, name: str, value: Any, **options: Any) -> None:
-        self.log(name, value, **options)
-        number = float(value.detach() if isinstance(value, Tensor) else value)
-        if options.get("on_step", True):
-            self.noted[name] = number
-            if options.get("on_epoch", False):
-                self.noted[f"{name}_step"] = number
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
-        self.under_way = batch_idx
-        loss = self.loss(batch)
-        self.note("loss", loss)
-        return loss
-
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        super().on_before_optimizer_step(optimizer)
-        self.check("before_optimizer_step")
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        super().on_train_batch_end(outputs, batch, batch_idx)
-        self.check("train_batch_end")
-
-    def check(self, safe_point: str) -> None:
-        sample = sample_of(self)
-        values = sample.values()
-        assert same(values.metrics, self.noted), safe_point
-        assert same(values.metrics, lightnings(self.trainer)), safe_point
-        assert sample.global_step == self.trainer.global_step, safe_point
-        assert sample.epoch == self.trainer.current_epoch, safe_point
-        assert sample.batch == self.under_way, safe_point
-        assert abs(time.time() - sample.time) < 5
-        assert values.rates == [
-            [float(group["lr"]) for group in optimizer.param_groups] for optimizer in self.trainer.optimizers
-        ], safe_point
-        self.checks.append((safe_point, sample.global_step, sample.batch))
-        self.shown |= values.metrics.keys()
-
-    def on_train_epoch_end(self) -> None:
-        super().on_train_epoch_end()
-        # What is logged per epoch is there from now on, and stays.
-        self.noted = {}
-        self.check = self.check_after_an_epoch  # type: ignore[method-assign]  # for this model
-
-    def check_after_an_epoch(self, safe_point: str) -> None:
-        self.noted = {**lightnings(self.trainer), **self.noted}
-        Noting.check(self, safe_point)
-
-
-STEP, END = "before_optimizer_step", "train_batch_end"
-
+from tests.midrun.models import Staged, Watched, batches, document, read, run_of, sample_of, trainer
+from tests.midrun.noting import END, STEP, Noting, lightnings, same
 
 # ---- shapes of training
 
@@ -227,82 +141,45 @@ def test_validation_within_an_epoch_leaves_the_training_s_values(tmp_path: Path)
     assert len(model.checks) == 6
 
 
-# ---- ways of logging
+def test_a_fit_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    first = trainer(tmp_path, max_epochs=2)
+    first.fit(Noting(), batches(3))
+    first.save_checkpoint(tmp_path / "after.ckpt")
+    model = Noting()
+    trainer(tmp_path, max_epochs=3).fit(model, batches(3), ckpt_path=tmp_path / "after.ckpt", weights_only=True)
+    assert [check for check in model.checks if check[0] == END] == [(END, 7, 0), (END, 8, 1), (END, 9, 2)]
 
 
-class Ways(Noting):
-    """Logs in every way that Lightning has."""
+def test_data_without_an_end(tmp_path: Path) -> None:
+    class Endless(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield [torch.zeros(3), torch.zeros(1)]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.accuracy = torchmetrics.MeanSquaredError()
+    class Model(Noting):
+        def check(self, safe_point: str) -> None:
+            super().check(safe_point)
+            index = document(self, "state/index.json")
+            assert (index["batches"], index["max_steps"], index["max_epochs"]) == (None, 3, None)
 
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
-        loss = super().training_step(batch, batch_idx)
-        self.note("both", loss * 2, on_step=True, on_epoch=True)
-        self.note("epoch", loss * 3, on_step=False, on_epoch=True)
-        self.note("plain", 0.5 + batch_idx)
-        self.note("train/with/slashes", loss * 4)
-        self.note("double", loss.double() * 5)
-        self.note("half", (loss * 6).half(), prog_bar=True)
-        self.note("not a number", torch.tensor(math.nan))
-        self.note("infinite", torch.tensor(-math.inf if batch_idx % 2 else math.inf))
-        self.note("row", loss.reshape(1) * 7)
-        self.note("together", loss * 8, sync_dist=True, on_step=True, on_epoch=True)
-        self.note("highest", loss * 9, reduce_fx="max", on_step=True, on_epoch=True)
-        if batch_idx % 2:
-            self.note("now and then", loss * 10)
-        self.log_dict({"dict/a": loss * 11, "dict/b": loss * 12})
-        self.noted.update({"dict/a": float(loss.detach() * 11), "dict/b": float(loss.detach() * 12)})
-        self.accuracy(self.net(batch[0]), batch[1])
-        self.log("mse", self.accuracy)
-        self.noted["mse"] = float(nn.functional.mse_loss(self.net(batch[0]), batch[1]).detach())
-        return loss
-
-    def on_after_backward(self) -> None:
-        super().on_after_backward()
-        self.note("in a hook", self.net.weight.grad.norm())  # type: ignore[union-attr]  # it has one here
+    model = Model()
+    trainer(tmp_path, max_epochs=-1, max_steps=3).fit(model, DataLoader(Endless(), batch_size=2))
+    assert [check for check in model.checks if check[0] == END] == [(END, 1, 0), (END, 2, 1), (END, 3, 2)]
 
 
-class Logging(L.Callback):
-    """Logs as a callback."""
-
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        pl_module.note("callback", batch_idx + 0.25)
-
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        pl_module.note("callback/early", batch_idx + 0.75)
-
-
-def test_every_way_of_logging(tmp_path: Path) -> None:
-    model = Ways()
-    trainer(tmp_path, max_epochs=2, callbacks=[Logging()]).fit(model, batches(3))
-    assert len(model.checks) == 12
-    assert {"both", "both_step", "now and then", "mse", "callback", "in a hook"} < model.shown
-
-
-def test_metrics_that_are_no_real_scalars_are_not_shown(tmp_path: Path) -> None:
-    class Wrapper(Tensor):
-        pass
+def test_a_trainer_without_anything(tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
 
     class Model(Watched):
-        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
-            loss = super().training_step(batch, batch_idx)
-            self.log("wrapped", loss.detach().as_subclass(Wrapper))
-            return loss
-
         def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            # Lightning lets none of these through today, but that is its affair.
-            kept = self.trainer._logger_connector._callback_metrics
-            kept["vector"] = torch.zeros(3)
-            kept["empty"] = torch.zeros(0)
-            kept["complex"] = torch.zeros((), dtype=torch.complex64)
             super().on_train_batch_end(outputs, batch, batch_idx)
-            assert set(document(self, "state/metrics/index.json")["metrics"]) == {"loss"}
-            names = [name for name, _ in run_of(self)._answers._tree.walk("state/metrics")[0]]  # type: ignore[union-attr]  # a directory
-            assert names == ["index.json", "loss"]
+            seen.append((sample_of(self).global_step, sample_of(self).batch))
 
-    trainer(tmp_path).fit(Model(), batches(2))
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+            return self.loss(batch)  # Nothing can be logged.
+
+    L.Trainer(default_root_dir=tmp_path, accelerator="cpu", barebones=True, max_epochs=1).fit(Model(), batches(2))
+    assert seen == [(1, 0), (2, 1)]
 
 
 # ---- epochs
@@ -364,99 +241,6 @@ def test_an_epoch_is_counted_as_the_trainer_does(tmp_path: Path) -> None:
         (name, epoch) for epoch in (0, 1) for name in ("start", "batch", "end")
     ]
     assert all(epoch == trainers for _, epoch, trainers in seen)
-
-
-# ---- learning rates
-
-
-class Scheduled(Noting):
-    """Checks the learning rates after each safe point, as `Noting` does, under one kind of scheduler."""
-
-    kind: Any = None
-    interval = "step"
-    tensor = False
-
-    def configure_optimizers(self) -> Any:
-        rate: Any = torch.tensor(0.5) if self.tensor else 0.5
-        optimizer = torch.optim.Adam(self.parameters(), lr=rate)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": self.kind(optimizer), "interval": self.interval, "monitor": "loss"},
-        }
-
-
-@pytest.mark.parametrize("tensor", [False, True], ids=["number", "tensor"])
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
-        lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-        lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
-    ],
-    ids=["exponential", "lambda", "plateau"],
-)
-def test_learning_rates_under_schedulers(kind: Any, interval: str, tensor: bool, tmp_path: Path) -> None:
-    rates: list[float] = []
-
-    class Model(Scheduled):
-        def check(self, safe_point: str) -> None:
-            super().check(safe_point)
-            rates.append(sample_of(self).values().rates[0][0])
-
-    model = Model()
-    model.kind, model.interval, model.tensor = kind, interval, tensor
-    trainer(tmp_path, max_epochs=2).fit(model, batches(3))
-    assert rates[0] == 0.5
-    assert rates[-1] < 0.5 or isinstance(model.lr_schedulers(), torch.optim.lr_scheduler.ReduceLROnPlateau)
-
-
-def test_a_sample_s_learning_rates_never_change_again(tmp_path: Path) -> None:
-    kept: list[tuple[Sample, Values]] = []
-
-    class Model(Scheduled):
-        kind = staticmethod(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
-        tensor = True
-
-        def check(self, safe_point: str) -> None:
-            super().check(safe_point)
-            kept.append((sample_of(self), sample_of(self).values()))
-
-    trainer(tmp_path).fit(Model(), batches(4))
-    assert len({values.rates[0][0] for _, values in kept}) == 5
-    assert all(sample.values() == values for sample, values in kept)
-
-
-def test_a_sample_s_metrics_never_change_again(tmp_path: Path) -> None:
-    kept: list[tuple[Sample, Values]] = []
-
-    class Model(Ways):
-        def check(self, safe_point: str) -> None:
-            super().check(safe_point)
-            kept.append((sample_of(self), sample_of(self).values()))
-
-    trainer(tmp_path, max_epochs=2, callbacks=[Logging()]).fit(Model(), batches(3))
-    assert all(same(sample.values().metrics, values.metrics) for sample, values in kept)
-
-
-def test_groups_without_a_learning_rate_and_optimizers_without_groups_show_what_they_have(tmp_path: Path) -> None:
-    class Own(torch.optim.Optimizer):
-        def __init__(self, parameters: Any) -> None:
-            super().__init__(parameters, {})
-
-        def step(self, closure: Any = None) -> Any:
-            return closure()
-
-    class Model(Watched):
-        def configure_optimizers(self) -> Any:
-            return Own(self.parameters())
-
-        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            super().on_train_batch_end(outputs, batch, batch_idx)
-            (optimizer,) = document(self, "state/optimizers.json")["optimizers"]
-            assert optimizer == {"name": "Own", "groups": [{"lr": None, "parameters": 2, "options": {}}]}
-
-    trainer(tmp_path).fit(Model(), batches(2))
 
 
 # ---- the other stages
@@ -539,88 +323,3 @@ def test_a_second_fit_starts_without_the_first_one_s_values(tmp_path: Path) -> N
     fitting.fit_loop.max_epochs = 2
     fitting.fit(model, batches(2))
     assert fitting.global_step == 4
-
-
-# ---- names and numbers
-
-
-def test_names_become_single_files(tmp_path: Path) -> None:
-    names = ["train/loss", "../../etc/passwd", "a b", "%2F", "index.json", ".", "..", "ü/ö", "x" * 300, "line\nbreak"]
-
-    class Model(Watched):
-        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
-            for number, name in enumerate(names):
-                self.log(name, float(number))
-            return self.loss(batch)
-
-        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            super().on_train_batch_end(outputs, batch, batch_idx)
-            metrics = document(self, "state/metrics/index.json")["metrics"]
-            assert metrics == {name: float(number) for number, name in enumerate(names)}
-            directory, _ = run_of(self)._answers._tree.walk("state/metrics")
-            files = {path: node for path, node in walk(directory) if isinstance(node, Leaf)}  # type: ignore[arg-type]
-            assert len(files) == len(names) + 1
-            assert not any("/" in path or len(path.encode()) > 255 for path in files)
-            shown = {read(self, f"state/metrics/{path}") for path in files if path != "index.json"}
-            assert shown == {str(float(number)) for number in range(len(names))}
-
-    trainer(tmp_path).fit(Model(), batches(1))
-
-
-def test_five_hundred_metrics_are_listed_quickly(tmp_path: Path) -> None:
-    took: dict[str, float] = {}
-
-    class Model(Watched):
-        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
-            self.log_dict({f"layer{number}/norm": float(number) for number in range(500)})
-            return self.loss(batch)
-
-        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            super().on_train_batch_end(outputs, batch, batch_idx)
-            tree = run_of(self)._answers._tree
-            for verb, work in (
-                ("list", lambda: tree.list("state/metrics")),
-                ("index", lambda: tree.read("state/metrics/index.json")),
-                ("one", lambda: tree.read("state/metrics/layer499%2Fnorm")),
-                ("sample", lambda: run_of(self).safe_point()),
-            ):
-                start = time.perf_counter()
-                work()
-                took[verb] = min(took.get(verb, 1.0), time.perf_counter() - start)
-            assert len(tree.list("state/metrics")) == 501
-
-    trainer(tmp_path).fit(Model(), batches(4))
-    assert took["list"] < 0.05, took
-    assert took["index"] < 0.05, took
-    assert took["one"] < 0.005, took
-    assert took["sample"] < 0.005, took
-
-
-def test_no_graph_is_kept_by_a_sample(tmp_path: Path) -> None:
-    class Model(Watched):
-        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
-            loss = self.loss(batch)
-            self.log("loss", loss, on_step=True, on_epoch=True)
-            return loss
-
-        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            super().on_train_batch_end(outputs, batch, batch_idx)
-            metrics = sample_of(self).metrics
-            assert metrics
-            assert all(value.grad_fn is None for value in metrics.values() if isinstance(value, Tensor))
-
-    trainer(tmp_path).fit(Model(), batches(2))
-
-
-def test_a_model_that_logs_nothing_has_a_sample_all_the_same(tmp_path: Path) -> None:
-    class Silent(Watched):
-        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
-            return Bare.loss(self, batch)
-
-        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            super().on_train_batch_end(outputs, batch, batch_idx)
-            sample = sample_of(self)
-            assert (sample.global_step, sample.batch) == (batch_idx + 1, batch_idx)
-            assert document(self, "state/metrics/index.json")["metrics"] == {}
-
-    trainer(tmp_path).fit(Silent(), batches(2))
