@@ -166,6 +166,8 @@ class MetricFiles(Dir):
     percent-encoded: `train/loss` is `train%2Floss`. A metric that is no real scalar is not shown.
     """
 
+    plain = True
+
     def __init__(self, run: Run) -> None:
         self._run = run
 

@@ -27,7 +27,7 @@ LIVE_READERS = 2
 LARGEST_TREE = 20_000
 """Entries in the largest subtree that is shown whole."""
 
-_NO_FILE_NAME = re.compile(r"[\x00-\x1f\x7f/]|\A\.\.?\Z")
+_NO_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f/]|\A\.\.?\Z")
 _TAIL = ":path}"
 
 

@@ -74,7 +74,7 @@ def test_fits_one_after_the_other_keep_the_port_and_leak_no_thread_and_no_file(
 ) -> None:
     count = times(300)
     run = start("fits", count=count, steps=2, batches=2)
-    assert run.ended(seconds=4 * count) == 0, run.told()
+    assert run.ended(seconds=3 * count) == 0, run.told()
     noted = run.mark("noted")
     assert {one["url"] for one in noted} == {noted[0]["url"]}
     for what in ("threads", "files"):

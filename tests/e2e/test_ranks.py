@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.machine import alive, end, faces_of, session_of, wait_for
 from tests.e2e.runs import Run, Script
 
-pytestmark = [pytest.mark.mount, pytest.mark.ddp, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mount, pytest.mark.ddp, pytest.mark.timeout(110)]
 
 STARTED = 90.0
 """Seconds in which both ranks have imported Lightning and found each other, on a machine with other things to do."""

@@ -137,6 +137,9 @@ class Live(Dir):
     def made(self) -> int:
         return self._made
 
+    def asked(self) -> int:
+        return len(self._later)
+
     def finish(self, text: str) -> int:
         waiting, self._later = self._later, []
         for later in waiting:
@@ -277,6 +280,9 @@ class Program:
 
     def do_made(self) -> int:
         return self._root.live.made()
+
+    def do_asked(self) -> int:
+        return self._root.live.asked()
 
     def do_finish(self, text: str) -> int:
         return self._root.live.finish(text)

@@ -64,7 +64,7 @@ async def test_a_loop_that_makes_way_at_its_safe_points_starves_nobody() -> None
     async with hungry_trainer(sleeps=False, interval=0.005, syscalls=True) as wire:
         await wire.read("step")
         print(told("without safe points", await ask_often(wire, 200, 3)))  # noqa: T201 - pytest -s shows it
-    longest = []
+    longest: list[float] = []
     async with hungry_trainer(sleeps=True, interval=0.005, syscalls=True) as wire:
         await wire.read("step")
         while len(longest) < 3 and min(longest, default=1.0) >= LONGEST:  # The machine may have been elsewhere.

@@ -46,10 +46,12 @@ def waits(process: subprocess.Popen[str]) -> bool:
     return Path(f"/proc/{process.pid}/wchan").read_text() == "request_wait_answer"
 
 
-def reader(file: Path) -> subprocess.Popen[str]:
-    """Return a cat that waits for a file to be made."""
-    process = start("cat", file)
+def reader(tree: Mounted, path: str = "live/waiting") -> subprocess.Popen[str]:
+    """Return a cat that waits for a file, and has asked the run for it if it is live."""
+    process = start("cat", tree.path(path))
     wait_for(lambda: waits(process), "cat waits for its file")
+    if path.startswith("live"):
+        wait_for(lambda: tree.do("asked"), "the run is asked")
     return process
 
 
@@ -57,7 +59,7 @@ def reader(file: Path) -> subprocess.Popen[str]:
 def test_a_signal_frees_who_waits_for_a_live_file(tree: Mounted, number: signal.Signals) -> None:
     seconds = []
     for _ in range(7):
-        process = reader(tree.path("live/waiting"))
+        process = reader(tree)
         began = time.monotonic()
         process.send_signal(number)
         assert process.wait() == -number
@@ -76,7 +78,7 @@ sys.stdout.write(open(sys.argv[1]).read())
 """
     process = start(sys.executable, "-I", "-c", script, tree.path("live/waiting"))
     try:
-        wait_for(lambda: waits(process), "Python waits for its file")
+        wait_for(lambda: waits(process) and tree.do("asked"), "Python waits for its file")
         for number in (signal.SIGUSR1, signal.SIGWINCH, signal.SIGCONT):
             process.send_signal(number)
         made = tree.cat("live/counted")
@@ -123,7 +125,7 @@ thread.join()
 
 
 def test_one_making_of_a_live_file_serves_all_who_wait_for_it(tree: Mounted) -> None:
-    readers = [reader(tree.path("live/waiting")) for _ in range(5)]
+    readers = [reader(tree) for _ in range(5)]
     assert finish(tree, "for all") == 1
     assert [process.communicate()[0] for process in readers] == ["for all\n"] * 5
 
@@ -150,7 +152,7 @@ print(len(errors))
         def all_wait() -> bool:
             return sum((task / "wchan").read_text() == "request_wait_answer" for task in tasks.iterdir()) == 200
 
-        wait_for(all_wait, "all 200 wait")
+        wait_for(lambda: all_wait() and tree.do("asked"), "all 200 wait")
         began = time.monotonic()
         assert is_whole(tree.cat("values/text"))
         seconds = time.monotonic() - began
@@ -207,7 +209,7 @@ def test_readers_that_are_killed_while_they_read_stop_no_one_else(
     chance = random.Random(1)  # noqa: S311 - a test that does the same each time
     slowest = 0.0
     for round_ in range(times(300)):
-        waiting = reader(tree.path("live/waiting"))
+        waiting = reader(tree)
         victims = [start("bash", "-c", script, "-", tree.path("values/text")) for script in (LOOK, LOOK, READ)]
         kill(victims, signal.SIGKILL if round_ % 2 else signal.SIGINT, chance)
         began = time.monotonic()
@@ -280,7 +282,7 @@ def test_who_waits_for_a_stopped_run_is_freed_by_ctrl_c() -> None:
     with mounting() as tree:
         tree.ready()
         os.kill(tree.pid, signal.SIGSTOP)
-        process = reader(tree.path("values/text"))
+        process = reader(tree, "values/text")
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait() == -signal.SIGINT
