@@ -24,6 +24,8 @@ from midrun.fs.page import Page
 from midrun.fs.view import View
 from midrun.fs.wire import Wire
 
+UNWANTED = signal.SIGUSR2
+"""Ends a face that has yet to begin, which would take long to hear the trainer say quit."""
 _NICENESS = 5
 
 
@@ -87,8 +89,8 @@ Serve = Callable[[Face], Awaitable[None]]
 
 def main(handed: str) -> None:
     """Run the face that `handed`, a JSON object with the members of `Handed`, describes, until it must end."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        # These come to whole process groups and sessions. The trainer decides what they mean and says quit.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        # These come to whole groups, sessions and jobs. The trainer decides what they mean and says quit.
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
     config = Handed(**json.loads(handed))
@@ -99,6 +101,7 @@ def main(handed: str) -> None:
     if os.getppid() != config.trainer:
         return  # The trainer ended before it could be watched; the number may be another process's by now.
     serve: Serve = importlib.import_module(config.module).serve
+    signal.signal(UNWANTED, signal.SIG_IGN)  # From here on there may be something to take away.
     trio.run(_live, config, serve, trainer)
 
 

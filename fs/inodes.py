@@ -10,6 +10,7 @@ import stat
 import time
 from dataclasses import dataclass, field
 
+from midrun.fs.control import LONGEST
 from midrun.fs.faults import Invalid, NotFound, TooLarge
 from midrun.fs.verbs import Entry
 from midrun.fs.view import Shot
@@ -19,8 +20,6 @@ HELD = 1.0
 """Seconds, from its opening, for which a file that is held open stands still."""
 ROOM = 4096
 """Nodes that come and go of which the kernel may know at one time."""
-LONGEST_DRAFT = 1 << 20
-"""Bytes in the longest text that a control file takes."""
 _NUMBERS = 1 << 48
 _BLOCK = 512
 _PAGE = 4096
@@ -168,8 +167,8 @@ class Draft:
         at = len(self.text) if self.appends else offset - self._start
         if not 0 <= at <= len(self.text):
             raise Invalid("a command is written from its beginning to its end, without holes")
-        if at + len(data) > LONGEST_DRAFT:
-            raise TooLarge(f"a control file takes at most {LONGEST_DRAFT} bytes")
+        if at + len(data) > LONGEST:
+            raise TooLarge(f"a control file takes at most {LONGEST} bytes")
         self.text[at : at + len(data)] = data
 
     def may_go_on(self, piece: int) -> bool:

@@ -317,7 +317,8 @@ class Operations(pyfuse3.Operations):
         try:
             return await self._readers.wait(pid, partial(question, first), patience)
         except TimedOut:
-            if time.monotonic() - began > patience / 2:
+            # A file that is made on demand may take its time.
+            if patience == PATIENCE and time.monotonic() - began > patience / 2:
                 self._sulks_until = time.monotonic() + _SULK
             raise
 

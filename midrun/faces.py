@@ -23,7 +23,7 @@ from typing import Any
 import midrun
 from midrun.fs import forks
 from midrun.fs.answers import Answers
-from midrun.fs.face import Handed
+from midrun.fs.face import UNWANTED, Handed
 from midrun.fs.page import Page
 from midrun.services import Service
 
@@ -97,6 +97,8 @@ class Face:
         """Tell the process to end. `join` waits for it."""
         self._stopping = True
         self._disconnect()
+        if self._process is not None and self.service.state == "starting":
+            self._process.send_signal(UNWANTED)
 
     def join(self, deadline: float) -> None:
         """Wait until the process has ended, and end it by force at `deadline` (of the monotonic clock)."""

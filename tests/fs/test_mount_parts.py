@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
+from midrun.fs.control import LONGEST
 from midrun.fs.faults import Conflict, Fault, Gone, Invalid, NotFound, TimedOut, TooLarge
-from midrun.fs.inodes import LONGEST_DRAFT, ROOM, ROOT, Draft, Handle, Inode, Inodes, Snapshot
+from midrun.fs.inodes import ROOM, ROOT, Draft, Handle, Inode, Inodes, Snapshot
 from midrun.fs.operations import answered
 from midrun.fs.readers import OWN_PATIENCE, Interrupted, Readers, is_interrupted
 from midrun.fs.tree import Dir, Leaf, Node, file
@@ -160,7 +161,7 @@ def test_a_draft_may_be_written_over_but_has_no_holes_and_an_end() -> None:
     with pytest.raises(Invalid):
         draft.put(15, b"x")
     with pytest.raises(TooLarge):
-        draft.put(14, bytes(LONGEST_DRAFT))
+        draft.put(14, bytes(LONGEST))
     assert draft.take() == b"aXcd"
 
 
