@@ -104,6 +104,8 @@ def no_new_privs(wanted: bool) -> None:
 def mountless(wanted: bool) -> None:
     """Be a root that may not mount, as in a container."""
     if wanted:
+        if os.geteuid() != 0:
+            _own_namespace(as_root=True)
         _check(_libc.prctl(_DROP_BOUNDING, _SYS_ADMIN, 0, 0, 0), "fewer rights")
         header = struct.pack("Ii", _CAPABILITIES, 0)
         held = ctypes.create_string_buffer(24)
@@ -114,7 +116,8 @@ def mountless(wanted: bool) -> None:
         _check(_libc.capset(header, fewer), "fewer rights")
 
 
-def _own_namespace() -> None:
+def _own_namespace(*, as_root: bool = False) -> None:
+    """Begin to see mounts of one's own. An ordinary user may do so too, and stays one unless `as_root` is set."""
     if os.geteuid() == 0:
         _check(_libc.unshare(_NEW_NAMESPACE), "a mount namespace")
     else:
@@ -122,8 +125,8 @@ def _own_namespace() -> None:
         _check(_libc.unshare(_NEW_NAMESPACE | _NEW_USER), "a mount namespace of a user's own")
         with contextlib.suppress(OSError):
             Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {own} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        Path("/proc/self/uid_map").write_text(f"{0 if as_root else own} {own} 1")
+        Path("/proc/self/gid_map").write_text(f"{0 if as_root else group} {group} 1")
     # What is unmounted outside is unmounted here too; what is mounted here is mounted here alone.
     _mount("none", "/", None, _RECURSIVE | _SLAVE, "")
 

@@ -128,7 +128,7 @@ def children_of(parent: int, *, dead: bool = False) -> list[int]:
 def open_files(pid: int) -> list[str]:
     """Return what the descriptors of a process point at."""
     found = []
-    with contextlib.suppress(FileNotFoundError):  # it has ended
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # it is ending
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 found.append(str(link.readlink()))

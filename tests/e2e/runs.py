@@ -404,4 +404,5 @@ def drop(root: Path) -> None:
     """Delete such a folder."""
     for place in mounts(root):
         unmount(place)
+    output("chmod", "-R", "u+w", root)  # copies of what is read-only are read-only
     shutil.rmtree(root)

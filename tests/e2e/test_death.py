@@ -8,6 +8,7 @@ import random
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.mount
 
 GONE_SECONDS = 1.0
 """Seconds after a trainer's death in which mount, port and face processes are gone."""
+STALL_SECONDS = 0.2
 RESTART_SECONDS = 20.0
 
 
@@ -97,6 +99,22 @@ def test_a_killed_face_is_started_again_and_training_is_untouched(start: Start, 
     assert run.left() == []
     assert run.log.count("its process ended by SIGKILL and is started again") == 1
     assert run.log.count("WARNING") == 1
+
+
+def test_signals_that_come_to_a_whole_job_do_not_end_a_face(start: Start) -> None:
+    run = start(until=True).live()
+    faces = run.faces()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        for face in faces:
+            os.kill(face, number)
+    run.passes(50)
+    assert _reads(run)
+    assert run.answers()
+    assert run.faces() == faces
+    run.enough()
+    assert run.ended() == 0, run.told()
+    assert run.left() == []
+    run.assert_content()
 
 
 def test_a_face_that_is_killed_too_often_is_reported_failed(start: Start) -> None:
@@ -211,6 +229,46 @@ def test_a_terminal_that_is_closed_takes_everything_with_it(start: Start) -> Non
     os.killpg(run.pid, signal.SIGHUP)
     assert run.ended() == -signal.SIGHUP
     assert run.gone() < on_this_machine(GONE_SECONDS)
+
+
+# Reads until its standard input ends, and says how long the longest read took.
+STEADY = """
+import select, sys, time
+longest = 0.0
+while not select.select([sys.stdin], [], [], 0.002)[0]:
+    began = time.monotonic()
+    open(sys.argv[1]).read()
+    longest = max(longest, time.monotonic() - began)
+print(longest)
+"""
+
+
+def test_readers_killed_while_they_read_stall_neither_training_nor_other_readers(
+    start: Start, report: Report, times: Callable[[int], int]
+) -> None:
+    chance = random.Random(2)  # noqa: S311 - no secret
+    run = start(until=True, step_s=0.002).live()
+    reads = f"while :; do read -r x < {run.procfs}/state/global-step; read -r x < {run.procfs}/state/index.json; done"
+    steady = subprocess.Popen(
+        [sys.executable, "-S", "-c", STEADY, run.procfs / "state/epoch"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(times(300)):
+        reader = subprocess.Popen(["bash", "-c", reads])
+        time.sleep(chance.uniform(0.005, 0.03))  # the moment is the point
+        reader.send_signal(chance.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
+        reader.wait(10)
+    longest = float(steady.communicate("")[0])
+    run.enough()
+    assert run.ended() == 0, run.told()
+    report("longest time between two steps", run.mark("gap"))
+    report("longest read beside them", longest)
+    assert run.mark("gap") < on_this_machine(STALL_SECONDS)
+    assert longest < on_this_machine(STALL_SECONDS)
+    assert run.left() == []
+    run.assert_content()
 
 
 def test_last_state_and_run_json_are_whole_after_a_kill(start: Start) -> None:

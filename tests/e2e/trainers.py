@@ -173,11 +173,12 @@ def fits(plan: Plan) -> None:
 
     class Address(L.Callback):
         url: str | None = None
+        waits = False
 
         def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
             self.url = model.midrun.url
             deadline = time.monotonic() + 20
-            while number % 2 and not _serves(model):
+            while self.waits and not _serves(model):
                 if time.monotonic() > deadline:
                     raise TimeoutError("the faces do not serve")
                 time.sleep(0.01)
@@ -185,7 +186,7 @@ def fits(plan: Plan) -> None:
     model, address = Model(plan), Address()
     noted = []
     for number in range(plan["count"]):
-        model.step = 0
+        model.step, address.waits = 0, number % 2 == 1
         fit(plan, model=model, callbacks=[address])
         gc.collect()  # a run's last descriptors are closed with its last reference
         noted.append(
