@@ -67,9 +67,15 @@ class Answers:
         with suppress(BlockingIOError):  # A full counter: the thread has been woken already.
             os.eventfd_write(self._wake, 1)
 
-    def connect(self, end: socket.socket, notice: Notice) -> Callable[[], None]:
-        """Answer what is asked over `end`; return a function that says quit and closes it."""
-        wire = _End(end, notice)
+    def connect(self, end: socket.socket, notice: Notice, slot: int | None = None) -> Callable[[], None]:
+        """Answer what is asked over `end`; return a function that says quit and closes it.
+
+        Parameters
+        ----------
+        slot
+            The face's slot of the page; without one, it is the one that its requests name.
+        """
+        wire = _End(end, notice, slot)
         self._wires.add(wire)
         self.call(lambda: self._open(wire))
         if self._ended:
@@ -112,7 +118,8 @@ class Answers:
         self._selector.close()
         self._ended = True
         self._close_all()
-        self._page.let_wait()
+        for slot in range(CALLS + 1):
+            self._page.release(slot)
         forks.forget(self)
 
     def _end(self) -> None:
@@ -158,7 +165,7 @@ class Answers:
             with suppress(KeyError):  # It is not registered yet, or no more.
                 self._selector.unregister(wire.socket)
             wire.close()
-            self._page.let_wait()
+            self._release(wire)
 
     def _serve(self, wire: _End) -> None:
         """Send what waits, then take what was asked for as long as the face reads what it gets."""
@@ -174,12 +181,17 @@ class Answers:
     def _await_more(self, wire: _End) -> None:
         if wire in self._wires:
             if wire.full:
-                self._page.let_wait()
-            elif not wire.outgoing and wire.taken is not None:
-                self._page.take(*wire.taken)
+                self._release(wire)
+            elif not wire.outgoing and wire.slot is not None and wire.taken is not None:
+                self._page.take(wire.slot, wire.taken)
             events = 0 if wire.full else selectors.EVENT_READ
             events |= selectors.EVENT_WRITE if wire.outgoing else 0
             self._selector.modify(wire.socket, events, partial(self._serve, wire))
+
+    def _release(self, wire: _End) -> None:
+        """Have nobody make way for a face that is gone or does not read."""
+        if wire.slot is not None:
+            self._page.release(wire.slot)
 
     def _take(self, wire: _End, header: dict[str, Any], body: bytes) -> None:
         """Answer a request, now or when its value has come; or pass on a notice."""
@@ -189,15 +201,15 @@ class Answers:
         try:
             value = self._ask(header, body)
             if isinstance(value, Later):
-                again = partial(self._land, wire, header, value)
-                value.tell(lambda: self.call(again))
+                answer = partial(self._answer_later, wire, header.get("id"), value)
+                value.tell(lambda: self.call(answer))
             else:
                 wire.answer(header.get("id"), value)
         except Fault as fault:
             wire.refuse(header.get("id"), fault)
         match header:
             case {"slot": int(slot), "id": int(number)} if 0 <= slot < SLOTS:
-                wire.taken = slot, number
+                wire.slot, wire.taken = slot, number
 
     def _ask(self, header: dict[str, Any], body: bytes) -> object:
         path = str(header.get("path"))
@@ -210,20 +222,17 @@ class Answers:
                 return self._tree.write(path, body, check=bool(header.get("check")))
             case "describe":
                 return self._tree.describe(path)
-        message = f"no verb {header.get('verb')!r}: it is list, read, write or describe"
-        raise Fault(message)
+        raise Fault(f"no verb {header.get('verb')!r}: it is list, read, write or describe")
 
-    def _land(self, wire: _End, header: dict[str, Any], later: Later) -> None:
-        """Answer the request whose value has come, if its wire is still there and it was not answered before."""
-        if wire not in self._wires or "landed" in header:
+    def _answer_later(self, wire: _End, request: object, later: Later) -> None:
+        """Answer the request whose value has come, if its wire is still there."""
+        if wire not in self._wires:
             return
-        header["landed"] = True
-        path, finish = str(header.get("path")), self._tree.finish if header["verb"] == "read" else self._tree.told
         try:
             try:
-                wire.answer(header.get("id"), finish(path, later.result()))
+                wire.answer(request, later.result())
             except Fault as fault:
-                wire.refuse(header.get("id"), fault)
+                wire.refuse(request, fault)
         except OSError:
             self._close(wire)
         else:
@@ -233,13 +242,15 @@ class Answers:
 class _End:
     """The tree's end of one wire, and what waits to be sent over it. Sending raises OSError once the face is gone."""
 
-    def __init__(self, end: socket.socket, notice: Notice) -> None:
+    def __init__(self, end: socket.socket, notice: Notice, slot: int | None) -> None:
         end.setblocking(False)
         self.socket = end
         self.notice = notice
+        self.slot = slot
+        """The face's slot of the page, as far as it is known."""
         self.outgoing = bytearray()
-        self.taken: tuple[int, int] | None = None
-        """Slot and number of the last question that was taken, to be marked once its answer is on the way whole."""
+        self.taken: int | None = None
+        """Number of the last question that was taken, to be marked once its answer is on the way whole."""
         self._frames = Frames()
 
     @property
@@ -272,8 +283,7 @@ class _End:
             with suppress(BlockingIOError):
                 data = self.socket.recv(CHUNK)
                 if not data:
-                    message = "the face closed its wire"
-                    raise ConnectionResetError(message)
+                    raise ConnectionResetError("the face closed its wire")
                 yield from self._frames_of(data)
 
     def close(self) -> None:

@@ -18,8 +18,8 @@ from midrun.fs.faults import FieldError, Invalid, TooLarge
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-LONGEST = 1 << 20
-"""Bytes in the longest text that a form takes."""
+LONGEST_WRITE = 1 << 20
+"""Bytes in the longest text that a control file takes, whichever face brings it."""
 
 
 class Form:
@@ -30,8 +30,7 @@ class Form:
 
     def __init__(self, name: str, doc: str, arguments: type[BaseModel], bare: str | None = None) -> None:
         if bare is not None and bare not in arguments.model_fields:
-            message = f"{name}: a bare value is for '{bare}', which {arguments.__name__} does not have"
-            raise ValueError(message)
+            raise ValueError(f"{name}: a bare value is for '{bare}', which {arguments.__name__} does not have")
         self.name = name
         self.doc = doc
         self.arguments = arguments
@@ -75,9 +74,8 @@ class Form:
         """
         from pydantic import ValidationError  # noqa: PLC0415 - faces use this module without pydantic
 
-        if len(data) > LONGEST:
-            message = f"{self.name} takes at most {LONGEST} bytes, not {len(data)}"
-            raise TooLarge(message)
+        if len(data) > LONGEST_WRITE:
+            raise TooLarge(f"{self.name} takes at most {LONGEST_WRITE} bytes, not {len(data)}")
         document = self._document(data)
         try:
             arguments = self.arguments.model_validate_json(document, strict=True)
@@ -93,8 +91,7 @@ class Form:
             ]
             if not errors:
                 return arguments
-        message = f"{self.name}: " + "; ".join(f"{_pointed(e['loc'])}{e['msg']}" for e in errors)
-        raise Invalid(message, errors)
+        raise Invalid(f"{self.name}: " + "; ".join(f"{_pointed(e['loc'])}{e['msg']}" for e in errors), errors)
 
     def _document(self, data: bytes) -> bytes:
         """Return the JSON object that `data` means: itself, no arguments at all, or a bare value's object."""

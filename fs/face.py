@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,8 +34,7 @@ class Handed:
 
     module: str
     """The face's module; it has `async def serve(face)`."""
-    trainer: int
-    """Process id of the trainer."""
+    trainer_pid: int
     wire: int
     page: int
     slot: int
@@ -59,16 +57,16 @@ class Face:
         The tree to show.
     options
         What the trainer set for this face.
-    trainer
+    trainer_pid
         Process id of the trainer, or None where there is none.
     """
 
     def __init__(
-        self, view: View, options: dict[str, Any], wire: Notified | None = None, trainer: int | None = None
+        self, view: View, options: dict[str, Any], wire: Notified | None = None, trainer_pid: int | None = None
     ) -> None:
         self.view = view
         self.options = options
-        self.trainer = trainer
+        self.trainer_pid = trainer_pid
         self._wire = wire
 
     def ready(self, **detail: Any) -> None:  # noqa: ANN401 - any JSON value
@@ -95,10 +93,10 @@ def main(handed: str) -> None:
     os.nice(_NICENESS)
     config = Handed(**json.loads(handed))
     try:
-        trainer = os.pidfd_open(config.trainer)
+        trainer = os.pidfd_open(config.trainer_pid)
     except ProcessLookupError:
         return
-    if os.getppid() != config.trainer:
+    if os.getppid() != config.trainer_pid:
         return  # The trainer ended before it could be watched; the number may be another process's by now.
     serve: Serve = importlib.import_module(config.module).serve
     signal.signal(UNWANTED, signal.SIG_IGN)  # From here on there may be something to take away.
@@ -114,7 +112,7 @@ async def _live(config: Handed, serve: Serve, trainer: int) -> None:
             nursery.start_soon(_end_with, trainer, nursery.cancel_scope)
             nursery.start_soon(_quit_with, wire, nursery.cancel_scope)
             try:
-                await serve(Face(view, config.options, wire, config.trainer))
+                await serve(Face(view, config.options, wire, config.trainer_pid))
             except* Gone:
                 if not wire.quit.is_set():
                     raise
@@ -130,7 +128,3 @@ async def _end_with(trainer: int, scope: trio.CancelScope) -> None:
 async def _quit_with(wire: Wire, scope: trio.CancelScope) -> None:
     await wire.quit.wait()
     scope.cancel()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -10,7 +10,7 @@ import stat
 import time
 from dataclasses import dataclass, field
 
-from midrun.fs.control import LONGEST
+from midrun.fs.control import LONGEST_WRITE
 from midrun.fs.faults import Invalid, NotFound, TooLarge
 from midrun.fs.verbs import Entry
 from midrun.fs.view import Shot
@@ -167,8 +167,8 @@ class Draft:
         at = len(self.text) if self.appends else offset - self._start
         if not 0 <= at <= len(self.text):
             raise Invalid("a command is written from its beginning to its end, without holes")
-        if at + len(data) > LONGEST:
-            raise TooLarge(f"a control file takes at most {LONGEST} bytes")
+        if at + len(data) > LONGEST_WRITE:
+            raise TooLarge(f"a control file takes at most {LONGEST_WRITE} bytes")
         self.text[at : at + len(data)] = data
 
     def may_go_on(self, piece: int) -> bool:
@@ -194,6 +194,8 @@ class Handle:
     """One open file."""
 
     inode: Inode
+    pid: int
+    """Who opened it. The kernel does not say who reads and writes it."""
     draft: Draft | None = None
     snapshot: Snapshot | None = None
     ended: bool = False

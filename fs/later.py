@@ -27,13 +27,14 @@ class Later:
         self._settle((None, fault))
 
     def tell(self, told: Callable[[], object]) -> None:
-        """Call `told` when the outcome is given, in the thread that gives it; at once if it is there.
-
-        It may be called twice.
-        """
+        """Call `told`, once, when the outcome is given, in the thread that gives it; at once if it is there."""
         self._told.append(told)
         if self._outcome is not None:
-            told()
+            self._call()
+
+    def then(self, function: Callable[[object], object]) -> Later:
+        """Return the later value that `function` makes of this one, in the thread that asks for the result."""
+        return _Made(self, function)
 
     @property
     def settled(self) -> bool:
@@ -43,8 +44,7 @@ class Later:
     def result(self) -> object:
         """Return the value, or raise the fault, of a settled one."""
         if self._outcome is None:
-            message = "this value is not there yet"
-            raise RuntimeError(message)
+            raise RuntimeError("this value is not there yet")
         value, fault = self._outcome
         if fault is not None:
             raise fault
@@ -54,5 +54,32 @@ class Later:
         # A store and a load on either side, each atomic: whichever of _settle and tell comes second sees the other.
         if self._outcome is None:
             self._outcome = outcome
-            for told in self._told:
-                told()
+            self._call()
+
+    def _call(self) -> None:
+        # Both sides may get here at once. A pop is atomic, so each function is called by one of them.
+        while self._told:
+            try:
+                told = self._told.pop(0)
+            except IndexError:
+                return
+            told()
+
+
+class _Made(Later):
+    """What a function makes of a later value."""
+
+    def __init__(self, later: Later, function: Callable[[object], object]) -> None:
+        super().__init__()
+        self._later = later
+        self._function = function
+
+    def tell(self, told: Callable[[], object]) -> None:
+        self._later.tell(told)
+
+    @property
+    def settled(self) -> bool:
+        return self._later.settled
+
+    def result(self) -> object:
+        return self._function(self._later.result())

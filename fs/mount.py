@@ -57,15 +57,15 @@ async def serve(face: Face) -> None:
         The run's name, shown in the table of mounts.
     """
     mountpoint = str(face.options["mountpoint"])
-    readers = Readers(face.trainer)
+    readers = Readers(face.trainer_pid)
     with ExitStack() as stack:
         try:
             fuse = _library()
             _check_device()
             _check_rights()
             path = mounts.resolve(mountpoint)
-            await _clear(path)
-            stack.enter_context(_directory(path))
+            left = await _clear(path)
+            stack.enter_context(_directory(path, made=left))
             _mount(fuse, face, readers, path)
         except (Unmountable, OSError) as reason:
             face.failed(str(reason) if isinstance(reason, Unmountable) else f"{mountpoint} can't be mounted: {reason}")
@@ -91,7 +91,7 @@ def _library() -> ModuleType:
             ) from None
         raise Unmountable(
             f"pyfuse3 can't be loaded ({error}): install Debian's package fuse3; if that does not help, build it anew"
-            " with pip install --force-reinstall --no-binary pyfuse3 'midrun[fuse]'"
+            " with pip install --force-reinstall --no-deps --no-binary pyfuse3 pyfuse3"
         ) from None
     vars(pyfuse3)["trio"] = _Trio()
     # It reports each answer to a reader who has been killed meanwhile.
@@ -153,24 +153,33 @@ def _check_rights() -> None:
         raise Unmountable("there is no fusermount3, which mounts for users: apt-get install fuse3")
 
 
-async def _clear(path: str) -> None:
-    """Take away what dead faces left at the mountpoint. Raises `Unmountable` if something else is mounted there."""
+async def _clear(path: str) -> bool:
+    """Take away what dead faces left at the mountpoint; return whether there was something.
+
+    Raises `Unmountable` if something else is mounted there.
+    """
     if mounts.find(path) is None:
-        return
+        return False
     there = await trio.to_thread.run_sync(mounts.clean, path, abandon_on_cancel=True)
     if there is None:
-        return
+        return True
     what = f"the mount of process {there.pid}" if there.pid is not None else f"a mount of {there.source} ({there.kind})"
     raise Unmountable(f"at {path} there is {what} already: unmount it, or set fuse_mountpoint to an empty directory")
 
 
 @contextmanager
-def _directory(path: str) -> Iterator[None]:
-    """Make the mountpoint and the folders above it, and take away those that were made."""
-    made: list[str] = []
+def _directory(path: str, *, made: bool) -> Iterator[None]:
+    """Make the mountpoint and the folders above it, and take away those that were made.
+
+    Parameters
+    ----------
+    made
+        A dead face left the mountpoint: it is ours to take away, and may be there.
+    """
+    ours = [path] if made else []
     above = path
     while not os.path.lexists(above):
-        made.append(above)
+        ours.append(above)
         above = os.path.dirname(above)
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -183,7 +192,7 @@ def _directory(path: str) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            for folder in made:
+            for folder in dict.fromkeys(ours):
                 Path(folder).rmdir()
 
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 
 INDEX = "index.json"
-LONGEST = 255
+LONGEST_NAME = 255
 """Bytes in the longest file name that Linux takes (NAME_MAX)."""
 
 _EMPTY = "%"
@@ -45,11 +45,11 @@ def escape(name: str, *, plain: bool = False) -> str:
     if name == INDEX or (plain and name.endswith(_JSON)):
         escaped = escaped.removesuffix(_JSON) + _percent(_JSON[0]) + _JSON[1:]
     data = escaped.encode()
-    if len(data) <= LONGEST:
+    if len(data) <= LONGEST_NAME:
         return escaped
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     # A cut can fall inside an escape: "%2" left over would be no escape, and `%~` never begins one.
-    head = data[: LONGEST - len(digest) - 2].decode("utf-8", "ignore")
+    head = data[: LONGEST_NAME - len(digest) - 2].decode("utf-8", "ignore")
     return f"{re.sub(r'%[0-9A-F]?$', '', head)}%~{digest}"
 
 
@@ -75,6 +75,10 @@ def split(path: str) -> list[str]:
         return []
     segments = path.split("/")
     if any(segment in {"", ".", ".."} or "\0" in segment for segment in segments):
-        message = f"{path!r} is no path: a segment of it is empty, '.' or '..', or holds a NUL"
-        raise ValueError(message)
+        raise ValueError(f"{path!r} is no path: a segment of it is empty, '.' or '..', or holds a NUL")
     return segments
+
+
+def join(directory: str, file_name: str) -> str:
+    """Return the path of an entry of the directory at a path."""
+    return f"{directory}/{file_name}" if directory else file_name

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import pyfuse3
@@ -23,7 +24,7 @@ from pyfuse3 import EntryAttributes, FUSEError
 
 from midrun.fs.faults import Fault, NotFound, ReadOnly, TimedOut
 from midrun.fs.inodes import Draft, Handle, Inode, Inodes, Snapshot
-from midrun.fs.names import LONGEST
+from midrun.fs.names import LONGEST_NAME, join
 from midrun.fs.readers import Interrupted, Readers
 from midrun.fs.verbs import Entry
 from midrun.fs.view import LIVE_PATIENCE, PATIENCE, Shot, View
@@ -35,9 +36,9 @@ _FOREVER = 86400.0
 """Seconds for which the kernel may remember what can't change."""
 _NAMED = 1.0
 """Seconds for which the kernel may remember a name of what comes and goes; whether it is gone is always asked."""
-_SULK = 1.0
+_BACKOFF = 1.0
 """Seconds in which no further stat waits for a run that did not answer one."""
-_confessed: set[str] = set()
+_logged: set[str] = set()
 _MOST = 100
 
 
@@ -58,17 +59,17 @@ def answered(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, A
             # The mount ends. Who waits gets an answer first; the task is cancelled again where it waits next.
             code = errno.ENODEV
         except Exception:  # noqa: BLE001 - see above
-            _confess(traceback.format_exc())
+            _log_once(traceback.format_exc())
             code = errno.EIO
         raise FUSEError(code)
 
     return answer
 
 
-def _confess(mistake: str) -> None:
+def _log_once(mistake: str) -> None:
     """Print a mistake of ours, once: a file that is read a thousand times a second must not fill a disk with it."""
-    if mistake not in _confessed and len(_confessed) < _MOST:
-        _confessed.add(mistake)
+    if mistake not in _logged and len(_logged) < _MOST:
+        _logged.add(mistake)
         with suppress(OSError):
             sys.stderr.write(mistake)
 
@@ -96,7 +97,7 @@ class Operations(pyfuse3.Operations):
         self._files: dict[int, Handle] = {}
         self._listings: dict[int, tuple[Inode, list[Entry]]] = {}
         self._last = 0
-        self._sulks_until = 0.0
+        self._backs_off_until = 0.0
 
     @answered
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> EntryAttributes:
@@ -127,7 +128,7 @@ class Operations(pyfuse3.Operations):
                 # A file that breaks is there all the same: whoever opens it is told.
                 if type(fault) is not Fault:
                     raise
-        elif not node.is_plain and not (node.entry["fixed"] and node.entry["kind"] != "link"):
+        elif not node.is_plain and not node.entry["fixed"]:
             node.renew(await self._ask(ctx.pid, partial(self._view.entry, node.path), brief=True))
         return self._attributes(node, shot)
 
@@ -183,7 +184,7 @@ class Operations(pyfuse3.Operations):
         writes = access != os.O_RDONLY or bool(flags & os.O_TRUNC)
         if writes and not node.entry["writable"]:
             raise ReadOnly(node.path)
-        handle = Handle(node, Draft(appends=bool(flags & os.O_APPEND)) if writes else None)
+        handle = Handle(node, ctx.pid, Draft(appends=bool(flags & os.O_APPEND)) if writes else None)
         if access != os.O_WRONLY:
             handle.use(await self._snapshot(node, ctx.pid))
         self._last += 1
@@ -195,7 +196,7 @@ class Operations(pyfuse3.Operations):
         """Read from the snapshot; who has read it all and, some time later, reads on gets the file as it is then."""
         handle = self._files[fh]
         if handle.reads_on and (off == 0 or handle.ended):
-            shot = await self._view.read(handle.inode.path)
+            shot = await self._ask(_user(handle), partial(self._view.read, handle.inode.path))
             handle.use(Snapshot(shot, self._view.generation, taken=0.0))
             handle.ended = False
         data = handle.data[off : off + size]
@@ -209,10 +210,14 @@ class Operations(pyfuse3.Operations):
         draft = handle.draft
         if draft is None:
             raise FUSEError(errno.EBADF)
+        before = bytes(draft.text)
         try:
             draft.put(off, buf)
             if not draft.may_go_on(len(buf)):
-                await self._view.write(handle.inode.path, bytes(draft.text), check=True)
+                await self._write(handle, bytes(draft.text), check=True)
+        except Interrupted:
+            draft.text[:] = before  # Who goes on after the signal writes the piece again.
+            raise
         except Fault:
             draft.take()
             raise
@@ -224,7 +229,7 @@ class Operations(pyfuse3.Operations):
         handle = self._files[fh]
         text = handle.draft.take() if handle.draft is not None else b""
         if text:
-            await self._view.write(handle.inode.path, text)
+            await self._write(handle, text)
 
     @answered
     async def release(self, fh: int) -> None:
@@ -251,7 +256,7 @@ class Operations(pyfuse3.Operations):
         """Describe a file system without room: nothing is stored here."""
         stats = pyfuse3.StatvfsData()
         stats.f_bsize = stats.f_frsize = 4096
-        stats.f_namemax = LONGEST
+        stats.f_namemax = LONGEST_NAME
         return stats
 
     @answered
@@ -299,6 +304,9 @@ class Operations(pyfuse3.Operations):
             held = inode.snapshot = Snapshot(shot, generation, time.monotonic())
         return held
 
+    async def _write(self, handle: Handle, text: bytes, *, check: bool = False) -> None:
+        await self._ask(_user(handle), lambda _: self._view.write(handle.inode.path, text, check=check))
+
     async def _ask(
         self,
         pid: int,
@@ -313,13 +321,13 @@ class Operations(pyfuse3.Operations):
         files would else take 500 times 5 s.
         """
         began = time.monotonic()
-        first = 0.0 if brief and began < self._sulks_until else patience
+        first = 0.0 if brief and began < self._backs_off_until else patience
         try:
             return await self._readers.wait(pid, partial(question, first), patience)
         except TimedOut:
             # A file that is made on demand may take its time.
             if patience == PATIENCE and time.monotonic() - began > patience / 2:
-                self._sulks_until = time.monotonic() + _SULK
+                self._backs_off_until = time.monotonic() + _BACKOFF
             raise
 
     def _attributes(self, inode: Inode, shot: Shot | None) -> EntryAttributes:
@@ -340,12 +348,17 @@ class Operations(pyfuse3.Operations):
         return attributes
 
 
+def _user(handle: Handle) -> int:
+    """Return who uses an open file: the one who opened it, or 0 if that one has ended and left it to others."""
+    return handle.pid if Path(f"/proc/{handle.pid}").exists() else 0
+
+
 def _below(directory: Inode, name: bytes) -> str:
     """Return the path of an entry of a directory."""
-    if len(name) > LONGEST:
+    if len(name) > LONGEST_NAME:
         raise FUSEError(errno.ENAMETOOLONG)
     try:
         text = name.decode()
     except UnicodeDecodeError:
         raise NotFound(f"no name here is {name!r}") from None
-    return f"{directory.path}/{text}" if directory.path else text
+    return join(directory.path, text)

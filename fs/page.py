@@ -37,11 +37,13 @@ class Page:
         self._memory = mmap.mmap(fd, _SIZE)
         self._generation = memoryview(self._memory)[_GENERATION].cast("Q")
         self._bumps = itertools.count(1)
+        # The four slots, of one byte each, fill an "I" of four bytes: those asked the first, those taken the other.
         self.asks = memoryview(self._memory)[_ASKED : _TAKEN + CALLS + 1].cast("I")
         """Two numbers, the marks of all slots: while `asks[0] != asks[1]`, somebody waits for the tree thread.
 
-        Each mark has one writer, so none is lost. The training thread compares the numbers at each safe point, and
-        gives the GIL away for as long as they differ.
+        The training thread compares them at each safe point, and gives the GIL away for as long as they differ. A
+        face's mark has one writer on either side, so none is lost. In the slot of calls several threads may write
+        theirs in either order; but each wakes the tree thread after it, which then takes the mark that stayed.
         """
 
     @property
@@ -66,6 +68,6 @@ class Page:
         """Mark, as the tree thread, that it has taken that question."""
         self._memory[_TAKEN + slot] = number & 0xFF
 
-    def let_wait(self) -> None:
-        """Mark, as the tree thread, that nobody need make way: who still waits is gone, or does not read."""
-        self.asks[1] = self.asks[0]
+    def release(self, slot: int) -> None:
+        """Mark, as the tree thread, that nobody need make way for this slot: its face is gone, or does not read."""
+        self.take(slot, self.asked(slot))

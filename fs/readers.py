@@ -38,12 +38,12 @@ class Readers:
 
     Parameters
     ----------
-    trainer
+    trainer_pid
         The process whose tree this is. It may hold the GIL while it waits, and then nobody can answer it.
     """
 
-    def __init__(self, trainer: int | None) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer_pid: int | None) -> None:
+        self._trainer_pid = trainer_pid
         self._waiting: dict[_Wait, None] = {}
         self._some = trio.Event()
 
@@ -80,7 +80,7 @@ class Readers:
 
     def _is_trainer(self, thread: int) -> bool:
         # A request carries the number of the thread that makes it.
-        return self._trainer is not None and Path(f"/proc/{self._trainer}/task/{thread}").exists()
+        return self._trainer_pid is not None and Path(f"/proc/{self._trainer_pid}/task/{thread}").exists()
 
 
 class _Wait:

@@ -45,8 +45,7 @@ def _plain(value: object) -> bytes:
             return f"{int(value)}\n".encode()
         case numbers.Real():
             return f"{float(value)}\n".encode()
-    message = f"a plain file shows one value, not a {type(value).__name__}: {value!r:.80}; name the file *.json"
-    raise TypeError(message)
+    raise TypeError(f"a plain file shows one value, not a {type(value).__name__}: {value!r:.80}; name the file *.json")
 
 
 def _line(text: str) -> bytes:
@@ -56,8 +55,7 @@ def _line(text: str) -> bytes:
 
 def _document(value: object) -> bytes:
     if not isinstance(value, Mapping):
-        message = f"a .json file shows one object, not a {type(value).__name__}: {value!r:.80}"
-        raise TypeError(message)
+        raise TypeError(f"a .json file shows one object, not a {type(value).__name__}: {value!r:.80}")
     nonfinite: dict[str, str] = {}
     document = _finite(value, "", nonfinite)
     if nonfinite:

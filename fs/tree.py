@@ -59,8 +59,7 @@ class Leaf:
         Raises `ReadOnly` for a file that takes nothing, `Invalid` for data that is not what it takes.
         """
         if self.store is None or self.form is None:
-            message = "this file is read-only; what can be written is under control/"
-            raise ReadOnly(message)
+            raise ReadOnly("this file is read-only; what can be written is under control/")
         arguments = self.form.parse(data)
         return None if check else self.store(arguments)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound
@@ -32,7 +33,7 @@ class Entry(TypedDict):
     cached: bool
     writable: bool
     fixed: bool
-    """Declared: the node is there as long as the tree is."""
+    """Declared: the node is there, and the same, as long as the tree is. A link may point elsewhere by and by."""
     target: str | None
     """Where a link points."""
 
@@ -74,8 +75,7 @@ def _guarded(verb: Callable[Concatenate[Any, str, P], T]) -> Callable[Concatenat
         except Fault:
             raise
         except Exception as error:
-            message = f"'{path}' failed: {type(error).__name__}: {error}"
-            raise Fault(message) from error
+            raise Fault(f"'{path}' failed: {type(error).__name__}: {error}") from error
 
     return guarded
 
@@ -105,8 +105,7 @@ class Tree:
             raise NotFound(_missing(path)) from None
         for step in steps:
             if not isinstance(node, Dir):
-                message = f"'{path}': '{step}' is looked for in a file, and only a directory has entries"
-                raise NotADirectory(message)
+                raise NotADirectory(f"'{path}': '{step}' is looked for in a file, and only a directory has entries")
             fixed = fixed and node.declares(step)
             child = node.entry(step)
             if child is None:
@@ -119,37 +118,27 @@ class Tree:
         """Return the entries of the directory at `path`."""
         node, fixed = self.walk(path)
         if not isinstance(node, Dir):
-            message = f"'{path}' is a file: read it"
-            raise NotADirectory(message)
+            raise NotADirectory(f"'{path}' is a file: read it")
         return [_entry(name, child, fixed=fixed and node.declares(name)) for name, child in node]
 
     @_guarded
     def read(self, path: str) -> bytes | Later:
-        """Return the rendered file at `path`, or a `Later` whose value `finish` renders."""
+        """Return the rendered file at `path`, or a `Later` that will have it."""
         leaf = self._leaf(path)
         if leaf.slow and self._aside is not None:
             return self._shown_aside(path, leaf, self._aside)
         value = leaf.show()
-        return value if isinstance(value, Later) else self.finish(path, value)
-
-    @_guarded
-    def finish(self, path: str, value: object) -> bytes:
-        """Return the bytes of a value that the file at `path` showed; bytes are rendered already."""
-        return value if isinstance(value, bytes) else render(path.rpartition("/")[2], value)
+        render_it = partial(self._render, path)
+        return value.then(render_it) if isinstance(value, Later) else render_it(value)
 
     @_guarded
     def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it.
 
-        Returns what came of it, a JSON value, or a `Later` whose value `told` makes one.
+        Returns what came of it, a JSON value, or a `Later` that will have it.
         """
         value = self._leaf(path).write(data, check=check)
-        return value if isinstance(value, Later) else self.told(path, value)
-
-    @_guarded
-    def told(self, path: str, value: object) -> Any:  # noqa: ANN401 - any JSON value
-        """Return what storing to the file at `path` returned, as a JSON value."""
-        return jsonable(value)
+        return value.then(partial(self._jsonable, path)) if isinstance(value, Later) else jsonable(value)
 
     @_guarded
     def describe(self, path: str) -> Description:
@@ -165,8 +154,7 @@ class Tree:
         if isinstance(node, Leaf):
             return node
         what = "a link to a file of the disk: open its target" if isinstance(node, Link) else "a directory: list it"
-        message = f"'{path}' is {what}"
-        raise IsADirectory(message)
+        raise IsADirectory(f"'{path}' is {what}")
 
     def _shown_aside(self, path: str, leaf: Leaf, aside: Callable[[Callable[[], None]], object]) -> Later:
         """Show and render the file elsewhere: a value's own text may be what takes time."""
@@ -174,7 +162,7 @@ class Tree:
 
         def show() -> None:
             try:
-                later.resolve(self.finish(path, self._show(path, leaf)))
+                later.resolve(self._render(path, self._show(path, leaf)))
             except Fault as fault:
                 later.fail(fault)
 
@@ -184,6 +172,14 @@ class Tree:
     @_guarded
     def _show(self, path: str, leaf: Leaf) -> object:
         return leaf.show()
+
+    @_guarded
+    def _render(self, path: str, value: object) -> bytes:
+        return value if isinstance(value, bytes) else render(path.rpartition("/")[2], value)
+
+    @_guarded
+    def _jsonable(self, path: str, value: object) -> object:
+        return jsonable(value)
 
 
 class Local:
@@ -198,20 +194,22 @@ class Local:
 
     async def read(self, path: str) -> bytes:
         """Return the rendered file at `path`."""
-        value = self._tree.read(path)
-        return value if isinstance(value, bytes) else self._tree.finish(path, await _settled(value))
+        data: bytes = await _settled(self._tree.read(path))
+        return data
 
     async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`."""
-        value = self._tree.write(path, data, check=check)
-        return self._tree.told(path, await _settled(value)) if isinstance(value, Later) else value
+        return await _settled(self._tree.write(path, data, check=check))
 
     async def describe(self, path: str) -> Description:
         """Return what is known of the node at `path`."""
         return self._tree.describe(path)
 
 
-async def _settled(later: Later) -> object:
+async def _settled(value: object) -> Any:  # noqa: ANN401 - whatever the verb returns
+    """Return a verb's value, once it is there."""
+    if not isinstance(value, Later):
+        return value
     import trio  # noqa: PLC0415 - a trainer loads this module and needs no event loop
 
     done = trio.Event()
@@ -221,9 +219,9 @@ async def _settled(later: Later) -> object:
         with suppress(trio.RunFinishedError):  # The reader has gone.
             token.run_sync_soon(done.set)
 
-    later.tell(told)
+    value.tell(told)
     await done.wait()
-    return later.result()
+    return value.result()
 
 
 def _entry(name: str, node: Node, *, fixed: bool) -> Entry:
@@ -232,7 +230,7 @@ def _entry(name: str, node: Node, *, fixed: bool) -> Entry:
         case Dir():
             return plain
         case Link():
-            return {**plain, "kind": "link", "target": node.target()}
+            return {**plain, "kind": "link", "fixed": False, "target": node.target()}
     return {**plain, "kind": "file", "live": node.live, "cached": node.cached, "writable": node.store is not None}
 
 

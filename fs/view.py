@@ -18,6 +18,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 import trio
 
 from midrun.fs.faults import Fault, Gone, TimedOut
+from midrun.fs.names import join
 from midrun.fs.verbs import Description, Entry, Verbs
 
 KEPT = 0.1
@@ -71,10 +72,10 @@ class View:
         self._generation = generation
         self._now = now
         self._fixed: dict[str, Description] = {}
-        self._files: _Shelf[Shot] = _Shelf(lambda shot: 200 + len(shot.data))
-        self._lists: _Shelf[list[Entry]] = _Shelf(lambda entries: 200 * len(entries))
-        self._descriptions: _Shelf[Description] = _Shelf(lambda _: 1000)
-        self._entries: _Shelf[Entry] = _Shelf(lambda _: 500)
+        self._files: _Cache[Shot] = _Cache(lambda shot: 200 + len(shot.data))
+        self._lists: _Cache[list[Entry]] = _Cache(lambda entries: 200 * len(entries))
+        self._descriptions: _Cache[Description] = _Cache(lambda _: 1000)
+        self._entries: _Cache[Entry] = _Cache(lambda _: 500)
         self._slow = False
         self._scope = trio.open_nursery()
 
@@ -96,7 +97,7 @@ class View:
     def at_hand(self, path: str) -> Shot | None:
         """Return the file at `path` if it is kept and current. Any thread may call it; it never waits."""
         kept = self._files.get(path)
-        return kept.answer if kept is not None and self._is_current(kept) else None
+        return kept.value if kept is not None and self._is_current(kept) else None
 
     async def look(self, path: str, patience: float = PATIENCE) -> Description:
         """Return what is known of the node at `path` without reading it."""
@@ -104,7 +105,7 @@ class View:
         if fixed is not None:
             return fixed
         description = await self._recall(self._descriptions, path, partial(self._verbs.describe, path), patience)
-        if description["fixed"] and description["kind"] != "link":  # A link may point elsewhere by and by.
+        if description["fixed"]:
             self._fixed[path] = description
         return description
 
@@ -114,8 +115,9 @@ class View:
         if fixed is not None:
             return fixed
         kept = self._entries.get(path)
-        if kept is not None and kept.answer["fixed"] and kept.answer["kind"] != "link":
-            return kept.answer
+        listed = None if kept is None else kept.value
+        if listed is not None and listed["fixed"]:
+            return listed
         return await self._recall(self._entries, path, partial(self._described, path), patience)
 
     async def list(self, path: str) -> list[Entry]:
@@ -130,9 +132,9 @@ class View:
         patience
             Seconds to wait for a first value. Live files have 30 s whatever it is.
         """
-        kept = self.at_hand(path)
-        if kept is not None:
-            return kept
+        shown = self.at_hand(path)
+        if shown is not None:
+            return shown
         node = await self.entry(path, patience)
         if node["live"]:
             return await self._wait(self._ask(self._files, path, partial(self._fetch, path), keep=False), LIVE_PATIENCE)
@@ -151,15 +153,12 @@ class View:
             return await self._verbs.write(path, data, check=check)
         raise TimedOut(_late(path, PATIENCE))
 
-    async def describe(self, path: str) -> Description:
-        """Return what is known of the node at `path`: another name for `look`."""
-        return await self.look(path)
-
     def changed(self, path: str, shot: Shot) -> Shot:
         """Return `shot` with the moment of its value's last change, as far as this view has seen it."""
         kept = self._files.get(path)
-        same = kept is not None and kept.answer.data == shot.data
-        return replace(shot, changed_ns=kept.answer.changed_ns) if kept is not None and same else shot
+        last = None if kept is None else kept.value
+        same = last is not None and last.data == shot.data
+        return replace(shot, changed_ns=last.changed_ns) if last is not None and same else shot
 
     async def _described(self, path: str) -> Description:
         generation = self._generation()
@@ -171,8 +170,7 @@ class View:
         generation = self._generation()
         entries = await self._verbs.list(path)
         for entry in entries:
-            name = entry["name"]
-            self._entries.put(f"{path}/{name}" if path else name, _Kept(entry, generation, self._now()))
+            self._entries.put(join(path, entry["name"]), _Kept(entry, generation, self._now()))
         return entries
 
     async def _fetch(self, path: str) -> Shot:
@@ -180,106 +178,96 @@ class View:
         return self.changed(path, Shot(data, time.time_ns()))
 
     def _is_current(self, kept: _Kept[Any]) -> bool:
-        return kept.generation == self._generation() and self._now() - kept.landed < KEPT
+        return kept.generation == self._generation() and self._now() - kept.came < KEPT
 
-    async def _recall(self, shelf: _Shelf[T], path: str, fetch: _Fetch[T], patience: float = PATIENCE) -> T:
-        """Return what is kept while it is current, else the tree's answer, else what is kept, marked as old."""
-        kept = shelf.get(path)
+    async def _recall(self, cache: _Cache[T], path: str, fetch: _Fetch[T], patience: float = PATIENCE) -> T:
+        """Return what is kept while it is current, else the tree's answer, else a kept value, marked as old.
+
+        A fault is kept as a value is, so that what is absent or broken costs no more; but it is never shown as old.
+        """
+        kept = cache.get(path)
         if kept is not None and self._is_current(kept):
-            return kept.answer
-        flight = self._ask(shelf, path, fetch)
-        if kept is None:
-            return await self._wait(flight, patience)
+            return _result(kept.answer)
+        request = self._ask(cache, path, fetch)
+        if kept is None or isinstance(kept.answer, Fault):
+            return await self._wait(request, patience)
         # After one answer that came late, old values are shown at once until the trainer answers again: a listing of
         # 500 files would else take 500 times 200 ms.
         with trio.move_on_after(0 if self._slow else PROMPT):
-            await flight.landed.wait()
-        if flight.landed.is_set():
-            return flight.answer()
+            await request.done.wait()
+        if request.done.is_set():
+            return _result(request.answer)
         self._slow = True
-        return _aged(kept, self._now() - kept.landed)
+        return _aged(kept.answer, self._now() - kept.came)
 
-    async def _wait(self, flight: _Flight[T], patience: float) -> T:
+    async def _wait(self, request: _Request[T], patience: float) -> T:
         with trio.move_on_after(patience):
-            await flight.landed.wait()
-        if not flight.landed.is_set():
-            raise TimedOut(_late(flight.path, patience))
-        return flight.answer()
+            await request.done.wait()
+        if not request.done.is_set():
+            raise TimedOut(_late(request.path, patience))
+        return _result(request.answer)
 
-    def _ask(self, shelf: _Shelf[T], path: str, fetch: _Fetch[T], *, keep: bool = True) -> _Flight[T]:
-        """Return the question that is on its way, or ask one: asked before the last bump, an answer would be void."""
-        flight = shelf.flights.get(path)
-        if flight is None or flight.generation != self._generation():
-            flight = shelf.flights[path] = _Flight(path, self._generation())
-            self._nursery.start_soon(partial(self._fly, shelf, flight, fetch, keep=keep))
-        return flight
+    def _ask(self, cache: _Cache[T], path: str, fetch: _Fetch[T], *, keep: bool = True) -> _Request[T]:
+        """Return the request that is on its way, or make one: made before the last bump, its answer would be void."""
+        request = cache.requests.get(path)
+        if request is None or request.generation != self._generation():
+            request = cache.requests[path] = _Request(path, self._generation())
+            self._nursery.start_soon(partial(self._answer, cache, request, fetch, keep=keep))
+        return request
 
-    async def _fly(self, shelf: _Shelf[T], flight: _Flight[T], fetch: _Fetch[T], *, keep: bool) -> None:
+    async def _answer(self, cache: _Cache[T], request: _Request[T], fetch: _Fetch[T], *, keep: bool) -> None:
         """Ask the tree once, for all who wait, and keep the answer; an answer that comes late is kept all the same.
 
-        Unless a question that was asked later has taken this one's place: its answer is the newer one.
+        Unless a later request has taken this one's place: its answer is the newer one.
         """
-        path = flight.path
+        path = request.path
         try:
-            answer = await fetch()
-        except Fault as fault:
-            flight.crash(fault)
-            if not isinstance(fault, Gone):
-                self._slow = False
-                if shelf.flights.get(path) is flight:
-                    shelf.drop(path)
-        else:
-            flight.land(answer)
+            request.answer = await _answer_of(fetch)
+            if isinstance(request.answer, Gone):
+                return  # It is the last answer of all.
             self._slow = False
-            if keep and shelf.flights.get(path) is flight:
-                shelf.put(path, _Kept(answer, flight.generation, self._now()))
+            if keep and cache.requests.get(path) is request:
+                cache.put(path, _Kept(request.answer, request.generation, self._now()))
         finally:
-            flight.landed.set()
-            if shelf.flights.get(path) is flight:
-                del shelf.flights[path]
+            request.done.set()
+            if cache.requests.get(path) is request:
+                del cache.requests[path]
 
 
 _Fetch: TypeAlias = Callable[[], Awaitable[T]]
 _Listing: TypeAlias = list[Entry]
 
 
-class _Flight(Generic[T]):
-    """A question on its way, and all who wait for its answer."""
+class _Request(Generic[T]):
+    """A question that the tree is being asked, and all who wait for its answer."""
 
     def __init__(self, path: str, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self.landed = trio.Event()
-        self._answer: T | None = None
-        self._fault: Fault | None = Gone("the run has ended")
-
-    def land(self, answer: T) -> None:
-        self._answer, self._fault = answer, None
-
-    def crash(self, fault: Fault) -> None:
-        self._fault = fault
-
-    def answer(self) -> T:
-        if self._fault is not None:
-            raise self._fault
-        return self._answer  # type: ignore[return-value]  # without a fault, `land` has set it
+        self.done = trio.Event()
+        self.answer: T | Fault = Gone("the run has ended")
 
 
 @dataclass(frozen=True)
 class _Kept(Generic[T]):
     """An answer, the generation in which it was asked for, and when it came."""
 
-    answer: T
+    answer: T | Fault
     generation: int
-    landed: float
+    came: float
+
+    @property
+    def value(self) -> T | None:
+        """The answer unless it is a fault."""
+        return None if isinstance(self.answer, Fault) else self.answer
 
 
-class _Shelf(Generic[T]):
-    """The answers of one verb that a view keeps, the oldest dropped first, and the questions under way."""
+class _Cache(Generic[T]):
+    """The answers of one verb that a view keeps, the oldest dropped first, and the requests under way."""
 
     def __init__(self, weigh: Callable[[T], int]) -> None:
-        self.flights: dict[str, _Flight[T]] = {}
-        self._weigh = weigh
+        self.requests: dict[str, _Request[T]] = {}
+        self._weigh_value = weigh
         self._weight = 0
         self._kept: OrderedDict[str, _Kept[T]] = OrderedDict()
 
@@ -298,9 +286,26 @@ class _Shelf(Generic[T]):
         if kept is not None:
             self._weight -= self._weigh(kept.answer)
 
+    def _weigh(self, answer: T | Fault) -> int:
+        # A fault's path is as long as somebody likes, and its message repeats it.
+        return 500 + 2 * len(answer.message) if isinstance(answer, Fault) else self._weigh_value(answer)
 
-def _aged(kept: _Kept[T], age: float) -> T:
-    return replace(kept.answer, age=age) if isinstance(kept.answer, Shot) else kept.answer
+
+async def _answer_of(fetch: _Fetch[T]) -> T | Fault:
+    try:
+        return await fetch()
+    except Fault as fault:
+        return fault
+
+
+def _result(answer: T | Fault) -> T:
+    if isinstance(answer, Fault):
+        raise answer.with_traceback(None)  # Else each who is told would add to it.
+    return answer
+
+
+def _aged(value: T, age: float) -> T:
+    return replace(value, age=age) if isinstance(value, Shot) else value
 
 
 def _late(path: str, patience: float) -> str:

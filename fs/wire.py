@@ -59,8 +59,7 @@ class Frames:
         while len(self._buffer) >= _LENGTHS.size:
             header_size, body_size = _LENGTHS.unpack_from(self._buffer)
             if header_size > LONGEST_HEADER or body_size > LONGEST_BODY:
-                message = f"a frame of {header_size} + {body_size} bytes"
-                raise Garbled(message)
+                raise Garbled(f"a frame of {header_size} + {body_size} bytes")
             middle = _LENGTHS.size + header_size
             end = middle + body_size
             if len(self._buffer) < end:
@@ -78,8 +77,7 @@ def _header(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        message = f"a header that is no JSON object: {text[:80]!r}"
-        raise Garbled(message)
+        raise Garbled(f"a header that is no JSON object: {text[:80]!r}")
     return header
 
 
@@ -238,8 +236,7 @@ class _Answer:
 
 def _value(header: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
     if "value" not in header:
-        message = f"the run answered without a value: {header!r:.80}"
-        raise Fault(message)
+        raise Fault(f"the run answered without a value: {header!r:.80}")
     return header["value"]
 
 

@@ -1,4 +1,4 @@
-"""The attachment: what a model carries of midrun, and midrun's part of each Lightning hook.
+"""The attachment: what a model carries of midrun.
 
 It is the one thing of midrun's in a model. A copy or a pickle of the model carries the options and nothing that runs.
 """
@@ -16,39 +16,10 @@ from midrun.fs import mounts
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
-    from midrun.loop import Ending
+    from midrun.loop import Ending, Outcome
     from midrun.run import Run
 
-_TURNS = (
-    "on_fit_start",
-    "on_fit_end",
-    "on_train_start",
-    "on_train_end",
-    "on_train_epoch_end",
-    "on_validation_epoch_end",
-    "on_test_start",
-    "on_test_end",
-    "on_predict_start",
-    "on_predict_end",
-)
-"""Hooks at which the loop turns from one thing to another."""
-SAFE_POINTS = ("on_before_optimizer_step", "on_train_batch_end")
-"""Hooks at which what a batch has logged is shown."""
-_EVALUATED = ("on_validation_batch_end", "on_test_batch_end", "on_predict_batch_end")
-"""Hooks after a batch of evaluation."""
-HOOKS = (
-    "configure_callbacks",
-    "setup",
-    "teardown",
-    "on_train_epoch_start",
-    "on_train_batch_start",
-    *SAFE_POINTS,
-    "on_validation_start",
-    "on_validation_end",
-    *_TURNS,
-    *_EVALUATED,
-)
-"""The Lightning hooks that midrun has a part in. `Attachment` has a method for each, with the hook's arguments."""
+_logger = logging.getLogger("midrun")
 
 
 class Attachment:
@@ -65,14 +36,15 @@ class Attachment:
     def __init__(self, config: MidrunConfig, given: tuple[str, ...] = ()) -> None:
         self.config = config
         self.given = given
-        self.reached: dict[str, bool] = {}
-        """For each hook, whether midrun's part has run since this was last set to False."""
+        self.under_way: set[str] = set()
+        """The hooks whose overrides are running."""
+        self.reached: set[str] = set()
+        """The hooks of which midrun's part has run, or is running."""
         self._run: Run | None = None
         self._directory: str | None = None
         self._run_id: str | None = None
         self._port: int | None = None
         self._ending: Ending | None = None
-        self._train_batch: int | None = None
         self._missed: set[str] = set()
 
     def __reduce__(self) -> tuple[type[Attachment], tuple[MidrunConfig, tuple[str, ...]]]:
@@ -80,7 +52,7 @@ class Attachment:
 
     @property
     def run(self) -> Run | None:
-        """The run while it is live, with its tree's `Root` to be made from it; else None."""
+        """The run while it is live, else None."""
         return self._run
 
     @property
@@ -97,23 +69,16 @@ class Attachment:
         """Say, once, that an override did not call `super()`."""
         if override not in self._missed and self.config.midrun_enabled:
             self._missed.add(override)
-            message = f"{override} does not call super().{hook}(); midrun ran its part itself, but please call it"
-            if self._run is not None:
-                self._run.log.alert(message)
-            else:
-                _warn(message)
+            self._tell(f"{override} does not call super().{hook}(); midrun ran its part itself, but please call it")
 
     def broke(self, hook: str, error: Exception) -> None:
         """Say that midrun's part of a hook failed. Training goes on, unless `inspection_strict` wants the error."""
         if hook == "setup" and self.config.inspection_strict:
             raise error
-        message = f"midrun's part of {hook} failed:\n{_told(error)}"
-        if self._run is not None:
-            self._run.log.alert(message)
-        else:
-            _warn(message)
+        text = "".join(traceback.format_exception(error)).rstrip()
+        self._tell(f"midrun's part of {hook} failed, and training goes on without it:\n{text}", f"broke {hook}")
 
-    # ---- the hooks: setup and teardown
+    # ---- the hooks at which a run begins and ends
 
     def configure_callbacks(self, module: LightningModule) -> None:
         """Take away a mount that a killed run left: loggers scan their directory before `setup`, and fail on it."""
@@ -126,25 +91,20 @@ class Attachment:
 
     def setup(self, module: LightningModule, stage: str) -> None:
         """Start the run."""
-        del stage
-        if not self.config.midrun_enabled:
+        # Without a Trainer, somebody calls the hook by hand. Modules nest, and only the one that the Trainer trains has
+        # a run.
+        trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
+        if not self.config.midrun_enabled or trainer is None or trainer.strategy._lightning_module is not module:  # noqa: SLF001 - no other way
             return
         try:
-            # Without a Trainer, somebody calls the hook by hand. Modules nest, and only the one that the Trainer trains
-            # has a run.
-            trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
-            if trainer is not None and trainer.strategy._lightning_module is module:  # noqa: SLF001 - no other way
-                self._start(trainer, module)
+            self._start(trainer, module)
         except Exception as error:
-            self._raised(error)
+            self._raised(error, "failed")
             self._stop()
-            if self.config.inspection_strict:
-                raise
-            _warn(f"midrun did not start, and training goes on without it:\n{_told(error)}")
+            raise
 
     def teardown(self, module: LightningModule, stage: str) -> None:
         """Stop the run."""
-        del module, stage
         self._stop()
 
     def _start(self, trainer: Trainer, module: LightningModule) -> None:
@@ -166,11 +126,11 @@ class Attachment:
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
 
-    def _raised(self, exception: BaseException) -> None:
+    def _raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note the exception that ends the loop; it goes on its way, whatever becomes of the note."""
         try:
             if self._run is not None:
-                self._run.raised(exception)
+                self._run.raised(exception, outcome)
         except Exception as error:  # noqa: BLE001 - as said
             self.broke("on_exception", error)
 
@@ -184,79 +144,11 @@ class Attachment:
         if run is not None:
             try:
                 run.stop()
-            except Exception as error:  # noqa: BLE001 - the loop has ended well, whatever became of midrun
-                _warn(f"midrun did not stop cleanly:\n{_told(error)}")
-            self._port = run.port
+            finally:
+                self._port = run.rest.port
 
-    # ---- the hooks: safe points
-
-    def on_train_batch_start(self, module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Note which batch is under way."""
-        del module, batch
+    def _tell(self, message: str, kind: str | None = None) -> None:
         if self._run is not None:
-            self._run.batch = batch_idx
-
-    def on_before_optimizer_step(self, module: LightningModule, optimizer: object) -> None:
-        """Safe point."""
-        del module, optimizer
-        if self._run is not None:
-            self._run.safe_point()
-
-    def on_train_batch_end(self, module: LightningModule, outputs: object, batch: object, batch_idx: int) -> None:
-        """Safe point."""
-        del module, outputs, batch, batch_idx
-        if self._run is not None:
-            self._run.safe_point()
-
-    def refresh(self) -> None:
-        """Show what an override of a safe point's hook has logged after midrun's part: it is this batch's too."""
-        if self._run is not None:
-            self._run.publish()
-
-    # ---- the hooks: turns of the loop
-
-    def on_validation_start(self, module: LightningModule) -> None:
-        """Count validation's own batches."""
-        del module
-        if self._run is not None:
-            self._train_batch = self._run.batch
-            self._run.turn(None)
-
-    def on_validation_end(self, module: LightningModule) -> None:
-        """Go back to where training is."""
-        del module
-        if self._run is not None:
-            self._run.turn(self._train_batch)
-
-    def on_train_epoch_start(self, module: LightningModule) -> None:
-        """Count the new epoch's batches."""
-        del module
-        if self._run is not None:
-            self._run.turn(None)
-
-    def _turned(self, module: LightningModule) -> None:
-        del module
-        if self._run is not None:
-            self._run.turn(None if self._run.loop.stage != "train" else self._run.batch)
-
-    def _evaluated(
-        self, module: LightningModule, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        del module, outputs, batch, dataloader_idx
-        if self._run is not None:
-            self._run.batch = batch_idx
-            self._run.safe_point()
-
-
-for _hook in _TURNS:
-    setattr(Attachment, _hook, Attachment._turned)  # noqa: SLF001 - its own class
-for _hook in _EVALUATED:
-    setattr(Attachment, _hook, Attachment._evaluated)  # noqa: SLF001 - its own class
-
-
-def _warn(message: str) -> None:
-    logging.getLogger("midrun").warning(message)
-
-
-def _told(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)).rstrip()
+            self._run.log.alert(message, kind)
+        else:
+            _logger.warning(message)

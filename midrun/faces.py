@@ -1,215 +1,111 @@
-"""Faces: the processes that show a run, seen from the trainer that starts them.
-
-A face is started by its module's name, never imported: it runs in a process and a session of its own, with the
-trainer's interpreter and module path. One that dies is started again, a few times; one that says why it can't serve is
-not.
-"""
+"""Faces: what the trainer knows of each process that shows the run."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import midrun
-from midrun.fs import forks
-from midrun.fs.answers import Answers
-from midrun.fs.face import UNWANTED, Handed
-from midrun.fs.page import Page
+from midrun import ports
+from midrun.config import MidrunConfig
+from midrun.fs import mounts
+from midrun.process import FaceProcess, Ties
 from midrun.services import Service
 
-_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]);from midrun.fs.face import main; main(sys.argv[2])"
-_RESTARTS = 5
+_REBIND_PATIENCE = 2.0
+"""Seconds to wait for a port that a face had which died: its clients know the address."""
+_REBIND_PAUSE = 0.02
 
 
-@dataclass(frozen=True)
-class Ties:
-    """What ties every face of a run to the run."""
-
-    answers: Answers
-    page: Page
-    log: Path
-    """File that a face's own errors go to."""
-    aside: Callable[[Callable[[], object]], object]
-    """Hands a task to the thread that may wait."""
-
-
-class Face:
-    """One face process and its successors.
+class Rest(FaceProcess):
+    """The REST API.
 
     Parameters
     ----------
-    module
-        The face's module; it has `serve`.
-    service
-        Where the face's state is told.
-    ties
-        What ties it to the run.
-    slot
-        Its byte on the shared page.
-    options
-        What the face is told; called for each start.
-    listener
-        Makes the listening socket that the face serves, for one that listens.
-    clear
-        Takes away what a process has left that was killed.
+    service, ties
+        As for every face.
+    config
+        The options.
+    run
+        The run as `/health` names it: `run_id` and `run_dir`.
+    port
+        A port to try first: the one that the last fit had.
     """
+
+    module = "midrun.web.face"
+    slot = 0
 
     def __init__(
-        self,
-        module: str,
-        service: Service,
-        ties: Ties,
-        slot: int,
-        options: Callable[[], dict[str, Any]],
-        listener: Callable[[], socket.socket] | None = None,
-        clear: Callable[[], object] = lambda: None,
+        self, service: Service, ties: Ties, config: MidrunConfig, run: dict[str, str], port: int | None
     ) -> None:
-        self.service = service
-        self._module = module
-        self._ties, self._slot = ties, slot
-        self._options, self._listener, self._clear = options, listener, clear
-        self._process: subprocess.Popen[bytes] | None = None
-        self._disconnect: Callable[[], None] = lambda: None
-        self._starts = 0
-        self._stopping = False
-
-    def start(self) -> None:
-        """Start the process; what goes wrong is told by the service."""
-        if self._stopping:
-            return
-        self._starts += 1
-        try:
-            self._spawn()
-        except Exception as error:  # noqa: BLE001 - whatever it was, the other services start
-            self.service.fail(f"{self.service.name} did not start: {error}")
-
-    def stop(self) -> None:
-        """Tell the process to end. `join` waits for it."""
-        self._stopping = True
-        self._disconnect()
-        if self._process is not None and self.service.state == "starting":
-            self._process.send_signal(UNWANTED)
-
-    def join(self, deadline: float) -> None:
-        """Wait until the process has ended, and end it by force at `deadline` (of the monotonic clock)."""
-        process = self._process
-        if process is None:
-            return
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.returncode != 0:
-            self._clear()
-        if self.service.state != "failed":
-            self.service.turn_off("the run has ended")
+        super().__init__(service, ties)
+        self.port = port
+        """Where it listens; None before it has."""
+        self._config = config
+        self._run = run
+        self._listened = False
 
     @property
-    def pid(self) -> int | None:
-        """Process id, or None when no process runs."""
-        return None if self._process is None else self._process.pid
+    def url(self) -> str | None:
+        """The address, or None when there is none."""
+        if self.port is None or not self._listened or not self.service.is_up:
+            return None
+        return ports.url(self._config.rest_host, self.port)
 
-    def _spawn(self) -> None:
-        listener = None if self._listener is None else _Handover(self._listener())
-        ours, theirs = socket.socketpair()
-        try:
-            given = [theirs.fileno(), self._ties.page.fd, *([] if listener is None else [listener.fileno()])]
-            handed = Handed(
-                module=self._module,
-                trainer=os.getpid(),
-                wire=theirs.fileno(),
-                page=self._ties.page.fd,
-                slot=self._slot,
-                options={**self._options(), **({} if listener is None else {"listener": listener.fileno()})},
-            )
-            process = self._process = self._popen(json.dumps(asdict(handed)), given)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            if listener is not None:
-                listener.close()
-        self._disconnect = self._ties.answers.connect(ours, self._hear)
-        with suppress(ProcessLookupError):
-            self._ties.answers.watch(os.pidfd_open(process.pid), lambda: self._ties.aside(self._ended))
+    def options(self) -> dict[str, Any]:
+        """Return what the face is told."""
+        host, allowed = self._config.rest_host, list(self._config.rest_allowed_hosts)
+        return {"host": host, "allowed_hosts": allowed, "version": midrun.__version__, **self._run}
 
-    def _popen(self, handed: str, given: list[int]) -> subprocess.Popen[bytes]:
-        errors: Any = subprocess.DEVNULL
-        with suppress(OSError):
-            errors = self._ties.log.open("ab")
-        try:
-            return subprocess.Popen(  # noqa: S603 - this interpreter, and a text of ours
-                [sys.executable, "-I", "-c", _BOOT, json.dumps(module_path()), handed],
-                pass_fds=given,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                cwd="/",
-                start_new_session=True,
-            )
-        finally:
-            if errors is not subprocess.DEVNULL:
-                errors.close()
-
-    def _hear(self, notice: str, detail: dict[str, Any]) -> None:
-        if notice == "running":
-            self.service.run(**detail)
-        elif notice == "failed":
-            self.service.fail(str(detail.get("reason", "it gave no reason")))
-
-    def _ended(self) -> None:
-        """Start the process again, unless it was told to end, or has said that it can't serve."""
-        process = self._process
-        if process is not None:
-            process.wait()
-        if self._stopping or self.service.state == "failed":
-            return
-        self._disconnect()
-        code = None if process is None else process.returncode
-        how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-        if self._starts > _RESTARTS:
-            self._clear()
-            self.service.fail(f"its process ended {how}, {self._starts} times; it is not started again")
-            return
-        self.service.start(f"its process ended {how} and is started again")
-        self.start()
+    def listener(self) -> socket.socket:
+        """Return a listening socket: on the port that the run had, if it gets free, else on another."""
+        host, again = self._config.rest_host, self._listened
+        deadline = time.monotonic() + (_REBIND_PATIENCE if again else 0.0)
+        listener = None
+        while listener is None and self.port is not None and not self._stopping:
+            with suppress(OSError):
+                listener = ports.listen(host, self.port, 1)
+            if time.monotonic() >= deadline:
+                break
+            if listener is None:
+                time.sleep(_REBIND_PAUSE)
+        if listener is None:
+            listener = ports.listen(host, self._config.rest_port, self._config.rest_port_search)
+        self.port, self._listened = listener.getsockname()[1], True
+        self.service.told()
+        if not again and not ports.is_loopback(host):
+            self.service.warn(f"it listens on {host}, not on this machine alone, and asks for no password")
+        return listener
 
 
-class _Handover:
-    """A listening socket on its way to a face: no child that is forked meanwhile keeps it."""
+class Mount(FaceProcess):
+    """The mount.
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        forks.close_in_children(self)
-
-    def fileno(self) -> int:
-        return self._listener.fileno()
-
-    def close(self) -> None:
-        forks.forget(self)
-        self._listener.close()
-
-    close_in_child = close
-
-
-def module_path() -> list[str]:
-    """Return the module path for a face: the trainer's, without the folder of the user's own script.
-
-    A script's folder may hold an `app.py` or a `trio.py` that the trainer never imports and a face would.
+    Parameters
+    ----------
+    service, ties
+        As for every face.
+    mountpoint
+        Absolute path.
+    run_id
+        The run's id, shown in the table of mounts.
+    writable
+        Whether control files can be written.
     """
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    own = {"", os.getcwd()} | ({os.path.dirname(os.path.abspath(script))} if script else set())
-    home = os.path.dirname(os.path.abspath(midrun.__path__[0]))
-    return [*(os.path.abspath(entry) for entry in sys.path if entry not in own), home]
+
+    module = "midrun.fs.mount"
+    slot = 1
+
+    def __init__(self, service: Service, ties: Ties, mountpoint: str, run_id: str, *, writable: bool) -> None:
+        super().__init__(service, ties)
+        self._told = {"mountpoint": mountpoint, "run_id": run_id, "writable": writable}
+
+    def options(self) -> dict[str, Any]:
+        """Return what the face is told."""
+        return self._told
+
+    def clear(self) -> None:
+        """Take away the mount of a face that was killed."""
+        mounts.clean(mounts.resolve(str(self._told["mountpoint"])))

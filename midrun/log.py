@@ -26,12 +26,12 @@ class RunLog:
     Parameters
     ----------
     path
-        The file; None writes none.
+        The file.
     aside
         Hands a task to the thread that may wait for the disk.
     """
 
-    def __init__(self, path: Path | None, aside: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(self, path: Path, aside: Callable[[Callable[[], object]], object]) -> None:
         self._path = path
         self._aside = aside
         self._said: set[str] = set()
@@ -42,33 +42,24 @@ class RunLog:
         """Say what a user wants to know."""
         self._say(logging.INFO, message)
 
-    def alert(self, message: str) -> None:
-        """Say, once, what is wrong and what to do about it."""
-        if message not in self._said:
-            self._said.add(message)
+    def alert(self, message: str, kind: str | None = None) -> None:
+        """Say what is wrong and what to do about it: once for each `kind`, which is the message where none is given."""
+        if (kind or message) not in self._said:
+            self._said.add(kind or message)
             self._say(logging.WARNING, message)
-
-    def note(self, message: str) -> None:
-        """Write what helps to find a fault, to the file alone."""
-        self._write("DETAIL", message)
 
     def _say(self, level: int, message: str) -> None:
         # A terminal can stand still too: like the disk, it is never waited for by who has something to say.
         self._aside(lambda: _logger.log(level, message))
-        self._write(logging.getLevelName(level), message)
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {logging.getLevelName(level)} {message}\n"
+        self._aside(lambda: self._append(line))
 
-    def _write(self, level: str, message: str) -> None:
-        path = self._path
-        if path is not None:
-            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level} {message}\n"
-            self._aside(lambda: self._append(path, line))
-
-    def _append(self, path: Path, line: str) -> None:
+    def _append(self, line: str) -> None:
         try:
             # Opened for each line: the file may be moved, or its disk may fill and empty again, while the run goes on.
-            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(line)
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                _logger.warning("%s can't be written: %s", path, error)
+                _logger.warning("%s can't be written: %s", self._path, error)

@@ -1,19 +1,33 @@
 """The loop that is watched: what midrun asks of Lightning's Trainer, in one place.
 
-Everything that leans on Lightning's insides is here, so that a change of theirs is a change of this module.
+What leans on Lightning's insides is here, but for two attributes that `attachment` needs before there is a loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from midrun.sample import Sample, Scalar, is_real_scalar, take
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
+
+
+Outcome = Literal["finished", "interrupted", "failed"]
+"""How a loop ended."""
+
+
+class Limits(NamedTuple):
+    """Where a loop ends; None where that is open."""
+
+    max_epochs: int | None
+    max_steps: int | None
+    batches: int | None
+    """Batches in an epoch."""
 
 
 class Loop(Protocol):
@@ -36,16 +50,8 @@ class Loop(Protocol):
         """`sanity_check`, `train`, `validate`, `test`, `predict`, or None between them."""
 
     @property
-    def global_step(self) -> int:
-        """Optimizer steps completed."""
-
-    @property
-    def epoch(self) -> int:
-        """Number of the present epoch, counted from 0."""
-
-    @property
-    def limits(self) -> dict[str, int | None]:
-        """Where the loop ends: `max_epochs`, `max_steps` and `batches` in an epoch, each None when it is open."""
+    def limits(self) -> Limits:
+        """Where the loop ends."""
 
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch."""
@@ -59,11 +65,14 @@ class LightningLoop:
         self.module = module
         self._on_device = trainer.strategy.root_device.type != "cpu"
         self._connector = trainer._logger_connector  # noqa: SLF001 - see `_metrics`
-        self._epoch_loop = trainer.fit_loop.epoch_loop
+        epoch_loop = trainer.fit_loop.epoch_loop
+        # The two numbers behind `trainer.global_step`, which takes several times as long as all else in a sample.
+        self._steps = epoch_loop.automatic_optimization.optim_progress.optimizer.step
+        self._manual_steps = epoch_loop.manual_optimization.optim_step_progress
         self._epochs = trainer.fit_loop.epoch_progress
         # Outside of fit these would be what an earlier fit left behind.
         fits = trainer.state.fn == "fit"
-        self._results: dict[str, Any] = self._epoch_loop._results if fits else {}  # noqa: SLF001 - as above
+        self._results: dict[str, Any] = epoch_loop._results if fits else {}  # noqa: SLF001 - as above
         self._named: list[tuple[Any, tuple[str, ...]]] = []
 
     @property
@@ -83,24 +92,10 @@ class LightningLoop:
         return None if stage is None else str(stage.value)
 
     @property
-    def global_step(self) -> int:
-        """Optimizer steps completed."""
-        return int(self._trainer.global_step)
-
-    @property
-    def epoch(self) -> int:
-        """Number of the present epoch, counted from 0."""
-        return int(self._trainer.current_epoch)
-
-    @property
-    def limits(self) -> dict[str, int | None]:
-        """Where the loop ends: `max_epochs`, `max_steps` and `batches` in an epoch, each None when it is open."""
+    def limits(self) -> Limits:
+        """Where the loop ends."""
         batches = self._trainer.num_training_batches
-        return {
-            "max_epochs": _limit(self._trainer.max_epochs),
-            "max_steps": _limit(self._trainer.max_steps),
-            "batches": _limit(batches) or None,
-        }
+        return Limits(_limit(self._trainer.max_epochs), _limit(self._trainer.max_steps), _limit(batches) or None)
 
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch.
@@ -112,7 +107,7 @@ class LightningLoop:
             for optimizer in self._trainer.optimizers
         ]
         return take(
-            self._epoch_loop.global_step,
+            (self._steps if self.module.automatic_optimization else self._manual_steps).total.completed,
             self._epochs.current.completed,
             batch,
             self._metrics(),
@@ -162,12 +157,14 @@ class Ending:
     Parameters
     ----------
     raised
-        Called with the exception.
+        Called with the exception, and with how it ends the loop.
     over
         Called when the Trainer has taken everything down after an exception.
     """
 
-    def __init__(self, trainer: Trainer, raised: Callable[[BaseException], object], over: Callable[[], object]) -> None:
+    def __init__(
+        self, trainer: Trainer, raised: Callable[[BaseException, Outcome], object], over: Callable[[], object]
+    ) -> None:
         self._strategy = trainer.strategy
         self._raised, self._over = raised, over
         self._failed = False
@@ -187,7 +184,7 @@ class Ending:
 
     def _on_exception(self, exception: BaseException) -> None:
         self._failed = True
-        self._raised(exception)
+        self._raised(exception, _outcome(exception))
         self._inner["on_exception"](exception)
 
     def _teardown(self) -> None:
@@ -196,6 +193,12 @@ class Ending:
         finally:
             if self._failed:
                 self._over()
+
+
+def _outcome(exception: BaseException) -> Outcome:
+    """Return how an exception ends the loop: being told to end, by a key or a signal, is no failure."""
+    told = isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException)
+    return "interrupted" if told else "failed"
 
 
 def _limit(value: float | None) -> int | None:

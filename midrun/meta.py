@@ -96,7 +96,7 @@ class Rest(Dir):
     @file("port")
     def port(self) -> int | None:
         """Port of the REST API."""
-        return None if self._run.rest_url is None else self._run.port
+        return None if self._run.rest_url is None else self._run.rest.port
 
 
 class TorchDebug(Dir):

@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from midrun.attachment import HOOKS, SAFE_POINTS, Attachment
+from midrun.attachment import Attachment
 from midrun.config import OPTIONS, MidrunConfig, unknown_option
+from midrun.hooks import HOOKS, SAFE_POINTS, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,16 +95,12 @@ class MidrunMixin(_Base):
 
 def _hook(name: str) -> Callable[..., Any]:
     """Return the mixin's hook `name`: the module's own part, then midrun's."""
-    part = getattr(Attachment, name)
+    part = part_of(name)
 
     def hook(self: MidrunMixin, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
         result = getattr(super(MidrunMixin, self), name)(*args, **kwargs)
-        attachment = self._midrun
-        attachment.reached[name] = True
-        try:
-            part(attachment, self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
-            attachment.broke(name, error)
+        self._midrun.reached.add(name)
+        part(self, *args, **kwargs)
         return result
 
     hook.__name__, hook.__qualname__ = name, f"MidrunMixin.{name}"
@@ -139,23 +136,27 @@ def _guard(cls: type, name: str) -> None:
     override = vars(owner)[name]
     if not inspect.isfunction(override):
         return
-    part = getattr(Attachment, name)
+    part = part_of(name)
 
     @functools.wraps(override)
     def guarded(self: MidrunMixin, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
         attachment = self._midrun
-        attachment.reached[name] = False
-        result = override(self, *args, **kwargs)
-        if not attachment.reached[name]:
-            # Said before an override of this override asks the same.
-            attachment.reached[name] = True
+        outermost = name not in attachment.under_way
+        attachment.under_way.add(name)
+        attachment.reached.discard(name)
+        try:
+            result = override(self, *args, **kwargs)
+        finally:
+            if outermost:
+                attachment.under_way.discard(name)
+        if name not in attachment.reached:
+            # Noted before an override of this override asks the same.
+            attachment.reached.add(name)
             attachment.missed(f"{owner.__qualname__}.{name}", name)
-            try:
-                part(attachment, self, *args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - as in `_hook`
-                attachment.broke(name, error)
-        elif name in SAFE_POINTS:
-            attachment.refresh()
+            part(self, *args, **kwargs)
+        elif outermost and name in SAFE_POINTS and attachment.run is not None:
+            # What the override has logged after midrun's part is this batch's too.
+            attachment.run.publish()
         return result
 
     setattr(cls, name, guarded)

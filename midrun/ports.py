@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 
@@ -38,7 +39,13 @@ def listen(host: str, first: int, count: int) -> socket.socket:
     raise OSError(errno.EADDRINUSE, message)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on `host`."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
 def url(host: str, port: int) -> str:
     """Return the address at which a client on this machine reaches what listens on `host`."""
-    reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - only compared with
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - only compared with
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import TypedDict
 
 from midrun.fs.render import render
+from midrun.services import Service
 
 FORMAT = "midrun.run/1"
+ARTIFACTS = ("checkpoints", "snapshots", "debug")
+"""The directories in the artifact directory."""
 
 
 class Session(TypedDict):
@@ -53,6 +56,56 @@ def new_session(started: float) -> Session:
     return Session(
         host=socket.gethostname(), boot_id=_boot_id(), pid=os.getpid(), started=started, ended=None, outcome=None
     )
+
+
+class Records:
+    """Writes a run's records, and says by a service whether it can.
+
+    Parameters
+    ----------
+    directory
+        The run directory.
+    artifact_dir
+        The artifact directory, whose own directories are made with it.
+    service
+        Where it is told what can't be written.
+    """
+
+    def __init__(self, directory: Path, artifact_dir: Path, service: Service) -> None:
+        self._directories = (directory, *(artifact_dir / kind for kind in ARTIFACTS))
+        self._directory = directory
+        self._service = service
+
+    def prepare(self) -> None:
+        """Make the directories."""
+        if self._made():
+            self._service.run()
+
+    def write(self, name: str, document: Mapping[str, object]) -> None:
+        """Write a record; what can't be written is told, and is written again when it can."""
+        made = self._service.state == "running" or self._made()
+        try:
+            write_whole(self._directory / name, document)
+        except OSError as error:
+            self._fail(f"{name} can't be written: {error}")
+        else:
+            if made and self._service.state != "running":
+                self._service.run()
+
+    def _made(self) -> bool:
+        """Make the directories; return whether they are there."""
+        for directory in self._directories:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except (OSError, ValueError) as error:
+                self._fail(f"{directory} can't be made: {error}")
+                return False
+        return True
+
+    def _fail(self, reason: str) -> None:
+        """Say that something can't be written. While one thing can't, the next reason would only follow from it."""
+        if self._service.state != "failed":
+            self._service.fail(reason)
 
 
 def write_whole(path: Path, document: Mapping[str, object]) -> None:

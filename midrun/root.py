@@ -25,7 +25,7 @@ class Root(Dir):
         self.state = State(run)
         self.meta = Meta(run)
         self.model = Model(run)
-        self.debug = Debug()
+        self.debug = Debug(run)
         self.artifacts = Artifacts(run)
 
     def last_state(self) -> dict[str, Any]:
@@ -47,21 +47,21 @@ class Root(Dir):
 class Debug(Dir):
     """What helps to debug the run."""
 
-    def __init__(self) -> None:
-        self.pytorch = PyTorchDebug()
+    def __init__(self, run: Run) -> None:
+        self.pytorch = PyTorchDebug(run)
 
 
 class PyTorchDebug(Dir):
     """PyTorch's own debug server for distributed runs."""
 
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
     @file("status")
     def status(self) -> str:
         """Whether the torch.distributed.debug server runs, and if not, why."""
-        from torch import distributed  # noqa: PLC0415 - loaded by the trainer, not by who only imports this
-
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return "off: torch.distributed is not initialized"
-        return "off: this version of midrun does not start it"
+        service = self._run.services["torch-debug"]
+        return service.state if service.reason is None else f"{service.state}: {service.reason}"
 
 
 class ArtifactRecord(TypedDict):

@@ -1,7 +1,7 @@
 """The run: one object that has a tree to show, and the threads and faces that show it.
 
-It knows a `Loop`, not Lightning: `mixin` feeds it from a LightningModule's hooks. Whatever goes wrong in here is
-logged, told by `state/services.json`, and never reaches the loop.
+It knows a `Loop`, not Lightning: a model's hooks feed it, see `hooks`. Whatever goes wrong in here is logged, told by
+`state/services.json`, and never reaches the loop.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import midrun
-from midrun import ports, records
+from midrun import records
 from midrun.config import MidrunConfig
 from midrun.directory import mountpoint
 from midrun.disk import DiskThread
-from midrun.faces import Face, Ties
-from midrun.fs import mounts
+from midrun.faces import Mount, Rest
 from midrun.fs.answers import Answers
 from midrun.fs.faults import Fault
 from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
 from midrun.log import RunLog
-from midrun.loop import Loop
+from midrun.loop import Loop, Outcome
+from midrun.process import FaceProcess, Ties
 from midrun.ranks import Rank
 from midrun.root import Root
 from midrun.sample import NOTHING, Sample, Values
@@ -38,16 +38,15 @@ from midrun.state import ExceptionRecord
 
 T = TypeVar("T")
 
-_ARTIFACTS = ("checkpoints", "snapshots", "debug")
-"""The directories in the artifact directory."""
+_SERVICES = ("rest", "fuse", "watcher", "records", "hooks", "torch-debug")
+_NOT_YET = "this version of midrun does not have it"
 _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
 _GIL_BREAK = 0.0002
 """Seconds for which the training thread gives the GIL away when a face waits for it."""
 _STOP_PATIENCE = 2.0
 _READY_PATIENCE = 10.0
-_REBIND_PATIENCE = 2.0
-_REBIND_PAUSE = 0.02
+_READY_PAUSE = 0.02
 
 
 class Run:
@@ -88,36 +87,45 @@ class Run:
         self.sample: Sample = NOTHING
         self.batch: int | None = None
         self.exception: ExceptionRecord | None = None
-        self.port = port
-        """Port of the REST API; None while there is none."""
-        self._outcome: str | None = None
+        self._batch_aside: int | None = None
+        self._read: tuple[Sample, Values] | None = None
+        self._outcome: Outcome | None = None
         self._over = False
         self._page = Page()
         self._asks = self._page.asks
         self.disk = DiskThread(self._write_last_state, _LAST_STATE_EVERY, self._note_fault)
-        self.log = RunLog(self.directory / "midrun.log", self.disk.put)
-        self.services = {
-            name: Service(name, self.log, self._page.bump) for name in ("rest", "fuse", "watcher", "records")
-        }
-        self._answers = Answers(Tree(Root(self), aside=self.disk.put), self._page)
-        self._faces = self._declare_faces()
+        log = self.directory / "midrun.log"
+        self.log = RunLog(log, self.disk.put)
+        self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
+        self._records = records.Records(self.directory, self.artifact_dir, self.services["records"])
+        self.root = Root(self)
+        self.tree = Tree(self.root, aside=self.disk.put)
+        self._answers = Answers(self.tree, self._page)
+        ties = Ties(self._answers, self._page, log, self.disk.put)
+        named = {"run_id": run_id, "run_dir": str(directory)}
+        self.rest = Rest(self.services["rest"], ties, config, named, port)
+        self._mount = Mount(self.services["fuse"], ties, str(self.mountpoint), run_id, writable=config.fuse_control)
 
     # ---- life
 
     def start(self) -> None:
         """Start the services. Raises RuntimeError when one does not start and `inspection_strict` is set."""
-        if self._make_directories():
-            self.services["records"].run()
+        self._records.prepare()
         self.disk.start()
         self._answers.start()
-        for face in self._faces:
-            face.service.start()
-            face.start()
-        self._watch_over()
-        self.disk.put(self._write_run_record)
+        for name in ("hooks", "torch-debug"):
+            self.services[name].turn_off(_NOT_YET)
+        for enabled, option, face in self._faces():
+            if enabled:
+                face.service.start()
+                face.start()
+            else:
+                face.service.turn_off(f"{option}=False")
+        self.disk.put(self._write_last_state)
         if self.config.inspection_strict:
             self._insist()
-        self.log.say(self._greeting())
+        places = [self.rest.url, str(self.mountpoint) if self.services["fuse"].is_up else None]
+        self.log.say(" and ".join(filter(None, places)) or str(self.directory))
 
     def stop(self) -> None:
         """Stop every service; what they put up is gone when this returns. Calling it again does nothing."""
@@ -128,22 +136,52 @@ class Run:
         self.session["ended"] = time.time()
         self.session["outcome"] = self._outcome
         deadline = time.monotonic() + _STOP_PATIENCE
+        faces = [face for enabled, _, face in self._faces() if enabled]
         steps: list[Callable[[], object]] = [
             self.safe_point,
-            *(face.stop for face in self._faces),
+            *(face.stop for face in faces),
+            *(partial(face.join, deadline) for face in faces),
             lambda: self.disk.put(self._write_last_state),
-            *(partial(face.join, deadline) for face in self._faces),
             lambda: self.disk.put(self._write_run_record),
             self._answers.stop,
+            self._stop_disk,
         ]
-        for step in steps:
-            try:
-                step()
-            except Exception:  # noqa: BLE001 - whatever becomes of one, the others must stop too
-                self._note_fault(traceback.format_exc().rstrip())
+        # Each step is taken whatever becomes of the others, a Ctrl-C in the middle of them included.
+        with ExitStack() as stack:
+            for step in reversed(steps):
+                stack.callback(self._taken, step)
+
+    def _faces(self) -> list[tuple[bool, str, FaceProcess]]:
+        """Return the faces, each with whether the options want it, and which option that is."""
+        return [
+            (self.config.rest_enabled, "rest_enabled", self.rest),
+            (self.config.fuse_enabled, "fuse_enabled", self._mount),
+        ]
+
+    def _taken(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except Exception:  # noqa: BLE001 - whatever becomes of one step, the loop has ended well
+            self._note_fault(traceback.format_exc().rstrip())
+
+    def _stop_disk(self) -> None:
         if not self.disk.stop(_STOP_PATIENCE):
             # Past the disk thread, which is the one that does not answer.
             logging.getLogger("midrun").warning("the disk does not answer; the last records of this run may be missing")
+
+    def _insist(self) -> None:
+        """Wait until every service runs or has failed. Raises RuntimeError with the reasons of those that failed."""
+        deadline = time.monotonic() + _READY_PATIENCE
+        while any(s.state == "starting" for s in self.services.values()) and time.monotonic() < deadline:
+            time.sleep(_READY_PAUSE)
+        late = f"not ready in {_READY_PATIENCE:g} s"
+        failed = [
+            f"{service.name}: {service.reason if service.state == 'failed' else late}"
+            for service in self.services.values()
+            if service.state in {"failed", "starting"}
+        ]
+        if failed:
+            raise RuntimeError(f"inspection_strict=True, and {'; '.join(failed)}")
 
     # ---- what the loop tells, in the training thread
 
@@ -160,7 +198,8 @@ class Run:
         try:
             self.sample = self.loop.sample(self.batch)
         except Exception:  # noqa: BLE001 - whatever the loop's insides do, training goes on
-            self.log.alert(f"the state of the loop could not be read:\n{traceback.format_exc().rstrip()}")
+            text = traceback.format_exc().rstrip()
+            self.log.alert(f"the state of the loop could not be read, and stays as it was:\n{text}", "publish")
 
     def turn(self, batch: int | None = None) -> None:
         """Publish a sample at a turn of the loop, where a stage begins or ends, and void what faces have kept."""
@@ -168,10 +207,18 @@ class Run:
         self.safe_point()
         self._page.bump()
 
-    def raised(self, exception: BaseException) -> None:
+    def set_aside(self) -> None:
+        """Count another stage's batches, and remember where training is."""
+        self._batch_aside = self.batch
+        self.turn(None)
+
+    def take_up(self) -> None:
+        """Go back to where training is."""
+        self.turn(self._batch_aside)
+
+    def raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note that the loop ends with an exception."""
-        interrupted = isinstance(exception, KeyboardInterrupt | SystemExit) or "SIGTERM" in type(exception).__name__
-        self._outcome = "interrupted" if interrupted else "failed"
+        self._outcome = outcome
         self.exception = ExceptionRecord(
             type=f"{type(exception).__module__}.{type(exception).__qualname__}",
             message=_message(exception),
@@ -193,112 +240,32 @@ class Run:
     @property
     def rest_url(self) -> str | None:
         """Address of the REST API, or None when there is none."""
-        off = self.port is None or self.services["rest"].state in {"off", "failed"}
-        return None if off or self.port is None else ports.url(self.config.rest_host, self.port)
+        return self.rest.url
 
     def valued(self, show: Callable[[Sample, Values], T]) -> T | Later:
         """Return what `show` makes of the last sample and its values, or a `Later` while a device computes them."""
         sample = self.sample
         if sample.arrived:
-            return show(sample, sample.values())
+            return show(sample, self._values(sample))
         later = Later()
 
         def wait() -> None:
             try:
-                later.resolve(show(sample, sample.values()))
+                later.resolve(show(sample, self._values(sample)))
             except Exception as error:  # noqa: BLE001 - who waits must be told, whatever became of the device
                 later.fail(Fault(f"the values could not be read: {type(error).__name__}: {error}"))
 
         self.disk.put(wait)
         return later
 
-    # ---- the faces
-
-    def _declare_faces(self) -> list[Face]:
-        ties = Ties(self._answers, self._page, self.directory / "midrun.log", self.disk.put)
-        rest, fuse = self.services["rest"], self.services["fuse"]
-        faces = []
-        if self.config.rest_enabled:
-            faces.append(Face("midrun.web.face", rest, ties, 0, self._rest_options, self._listen))
-        else:
-            rest.turn_off("rest_enabled=False")
-        if self.config.fuse_enabled:
-            faces.append(Face("midrun.fs.mount", fuse, ties, 1, self._fuse_options, clear=self._clear_mount))
-        else:
-            fuse.turn_off("fuse_enabled=False")
-        return faces
-
-    def _rest_options(self) -> dict[str, Any]:
-        return {
-            "host": self.config.rest_host,
-            "allowed_hosts": list(self.config.rest_allowed_hosts),
-            "run_id": self.run_id,
-            "run_dir": str(self.directory),
-            "version": midrun.__version__,
-        }
-
-    def _fuse_options(self) -> dict[str, Any]:
-        return {"mountpoint": str(self.mountpoint), "writable": self.config.fuse_control, "run_id": self.run_id}
-
-    def _clear_mount(self) -> None:
-        """Take away the mount of a face that was killed."""
-        mounts.clean(mounts.resolve(str(self.mountpoint)))
-
-    def _listen(self) -> Any:  # noqa: ANN401 - a socket, which this module needs not import
-        """Return the listening socket for REST: on the port that the run had, if it gets free, else on another."""
-        host, before = self.config.rest_host, self.port
-        again = len(self.services["rest"].detail) > 0
-        deadline = time.monotonic() + (_REBIND_PATIENCE if again else 0.0)
-        while before is not None:
-            with suppress(OSError):
-                return self._took(ports.listen(host, before, 1))
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(_REBIND_PAUSE)
-        return self._took(ports.listen(host, self.config.rest_port, self.config.rest_port_search))
-
-    def _took(self, listener: Any) -> Any:  # noqa: ANN401 - as above
-        self.port = listener.getsockname()[1]
-        self.disk.put(self._write_run_record)
-        return listener
-
-    def _watch_over(self) -> None:
-        """The watcher is in the faces themselves: each sees by pidfd when this process ends."""
-        if self._faces:
-            self.services["watcher"].run()
-        else:
-            self.services["watcher"].turn_off("no face runs")
-
-    def _insist(self) -> None:
-        """Wait until every service runs or has failed. Raises RuntimeError with the reasons of those that failed."""
-        deadline = time.monotonic() + _READY_PATIENCE
-        while any(s.state == "starting" for s in self.services.values()) and time.monotonic() < deadline:
-            time.sleep(_REBIND_PAUSE)
-        late = f"not ready in {_READY_PATIENCE:g} s"
-        failed = [
-            f"{service.name}: {service.reason if service.state == 'failed' else late}"
-            for service in self.services.values()
-            if service.state in {"failed", "starting"}
-        ]
-        if failed:
-            message = f"inspection_strict=True, and {'; '.join(failed)}"
-            raise RuntimeError(message)
-
-    def _greeting(self) -> str:
-        places = [self.rest_url, str(self.mountpoint) if self.services["fuse"].state != "off" else None]
-        return " and ".join(filter(None, places)) or str(self.directory)
+    def _values(self, sample: Sample) -> Values:
+        """Return the values of a sample, read once for all the files that show one of them."""
+        read = self._read
+        if read is None or read[0] is not sample:
+            read = self._read = (sample, sample.values())
+        return read[1]
 
     # ---- the records
-
-    def _make_directories(self) -> bool:
-        """Make the directories of the run; return whether they are there."""
-        for directory in (self.directory, *(self.artifact_dir / kind for kind in _ARTIFACTS)):
-            try:
-                directory.mkdir(parents=True, exist_ok=True)
-            except (OSError, ValueError) as error:
-                self._unrecorded(f"{directory} can't be made: {error}")
-                return False
-        return True
 
     def _write_run_record(self) -> None:
         record = records.RunRecord(
@@ -311,28 +278,23 @@ class Run:
             rest_url=self.rest_url,
             session=self.session,
         )
-        self._record("run.json", record)
+        self._records.write("run.json", record)
 
     def _write_last_state(self) -> None:
-        self._record("last-state.json", Root(self).last_state())
+        self._records.write("last-state.json", self.root.last_state())
 
-    def _record(self, name: str, document: Any) -> None:  # noqa: ANN401 - a TypedDict or a dictionary
-        service = self.services["records"]
-        made = service.state == "running" or self._make_directories()
-        try:
-            records.write_whole(self.directory / name, document)
-        except OSError as error:
-            self._unrecorded(f"{name} can't be written: {error}")
-        else:
-            if made and service.state != "running":
-                service.run()
+    # ---- services and faults
 
-    def _unrecorded(self, reason: str) -> None:
-        """Say that something can't be written. While one thing can't, the next reason would only follow from it."""
-        if self.services["records"].state != "failed":
-            self.services["records"].fail(reason)
-
-    # ---- faults
+    def _service_changed(self) -> None:
+        """Void what faces have kept, and write down what others find the run by."""
+        self._page.bump()
+        self.disk.put(self._write_run_record)
+        # Each face sees by itself when this process ends, and takes away what it put up: the faces are the watcher.
+        watcher, watched = self.services["watcher"], any(face.service.state == "running" for *_, face in self._faces())
+        if watched and watcher.state != "running":
+            watcher.run()
+        elif not watched and watcher.state == "running":
+            watcher.turn_off("no face runs")
 
     def _note_fault(self, text: str) -> None:
         self.log.alert(f"a task failed:\n{text}")

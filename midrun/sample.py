@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -96,9 +97,12 @@ def _copies(metrics: Mapping[str, Scalar], rates: Rates) -> tuple[tuple[list[tup
     for place, scalar in _placed(metrics, rates):
         if isinstance(scalar, torch.Tensor) and scalar.device.type != "cpu" and is_real_scalar(scalar):
             by_device.setdefault(scalar.device, []).append((place, scalar))
-    return tuple(
-        ([place for place, _ in placed], HostCopy([scalar for _, scalar in placed])) for placed in by_device.values()
-    )
+    copies = []
+    for placed in by_device.values():
+        # A device with no memory left, say, takes its own values from the sample and nothing else.
+        with suppress(RuntimeError):
+            copies.append(([place for place, _ in placed], HostCopy([scalar for _, scalar in placed])))
+    return tuple(copies)
 
 
 def _placed(metrics: Mapping[str, Scalar], rates: Rates) -> Iterable[tuple[tuple[str, int, int], Scalar | None]]:

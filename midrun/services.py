@@ -47,10 +47,23 @@ class Service:
         """The service as `state/services.json` shows it."""
         return self._record
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it works, or may work in a moment."""
+        return self.state in {"starting", "running"}
+
+    def told(self) -> None:
+        """Have what depends on the service told anew."""
+        self._changed()
+
+    def warn(self, reason: str) -> None:
+        """Say what a user should know of a service that works."""
+        self._log.alert(f"{self.name}: {reason}")
+
     def start(self, reason: str | None = None) -> None:
         """Say that it is being started; a `reason` means again, and goes to the log."""
         if reason is not None:
-            self._log.alert(f"{self.name}: {reason}")
+            self.warn(reason)
         self._become("starting", reason)
 
     def run(self, **detail: Any) -> None:  # noqa: ANN401 - any JSON value

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from midrun.config import OPTIONS
+from midrun.hooks import HOOKS
 from scripts import handbook
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,6 +17,11 @@ def test_tree_md_lists_every_path_that_a_real_run_has() -> None:
 def test_the_readme_names_every_option() -> None:
     readme = (ROOT / "README.md").read_text()
     assert [option for option in OPTIONS if f"`{option}`" not in readme] == []
+
+
+def test_the_readme_names_every_hook() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [hook for hook in HOOKS if f"`{hook}`" not in readme] == []
 
 
 def test_every_link_between_the_pages_leads_somewhere() -> None:

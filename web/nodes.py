@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 import trio
 
 from midrun.fs import names
-from midrun.fs.faults import Fault, FieldError, Gone, Invalid, NotADirectory, NotFound, Refused, Unavailable
+from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, Unavailable
 from midrun.fs.verbs import Description, Entry
 from midrun.fs.view import Shot
 from midrun.web.calls import JSON, TEXT, Answer, Call, document
@@ -42,10 +42,6 @@ def show(site: Site, call: Call) -> Answer:
 
 def write(site: Site, call: Call) -> Answer:
     """Write the request's body to the node, and show what came of it."""
-    if call.body and not call.body.strip():
-        # A shell writes a bare newline into a control file. A body that is there holds something.
-        error = FieldError(loc=["body"], msg="only white space: expected JSON or no body at all", type="json_invalid")
-        raise Invalid(f"'{call.node}': {error['msg']}", [error])
     return document(site.ask(partial(site.view.write, call.node, call.body)))
 
 
@@ -136,7 +132,7 @@ async def _cancel_when(happened: Callable[[], bool], scope: trio.CancelScope) ->
 
 
 async def _list(site: Site, path: str) -> list[dict[str, Any]]:
-    return [_shown(_below(path, entry), entry) for entry in await site.view.list(path)]
+    return [_shown(names.join(path, entry["name"]), entry) for entry in await site.view.list(path)]
 
 
 async def _tree(site: Site, path: str) -> list[dict[str, Any]]:
@@ -155,15 +151,11 @@ async def _tree(site: Site, path: str) -> list[dict[str, Any]]:
         if count > LARGEST_TREE:
             raise Refused(f"'{path}' has more than {LARGEST_TREE} entries below it: ask for directories inside it")
         for entry in entries:
-            below = _below(directory, entry)
+            below = names.join(directory, entry["name"])
             shown.append(_shown(below, entry))
             if entry["kind"] == "dir":
                 left.append((below, shown[-1].setdefault("entries", [])))
     return root
-
-
-def _below(path: str, entry: Entry) -> str:
-    return f"{path}/{entry['name']}" if path else entry["name"]
 
 
 def _shown(path: str, entry: Entry | Description) -> dict[str, Any]:

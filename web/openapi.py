@@ -107,7 +107,7 @@ async def described(site: Site, routes: Iterable[Route]) -> dict[str, Descriptio
         paths |= {f"{CONTROL}/{entry['name']}" for entry in await site.view.list(CONTROL) if entry["writable"]}
     for path in sorted(paths):
         with suppress(Fault):
-            found[path] = await site.view.describe(path)
+            found[path] = await site.view.look(path)
     return found
 
 

@@ -22,9 +22,9 @@ from waitress.parser import HTTPRequestParser  # type: ignore[import-untyped]
 from waitress.server import TcpWSGIServer  # type: ignore[import-untyped]
 from waitress.task import ErrorTask, ThreadedTaskDispatcher  # type: ignore[import-untyped]
 
+from midrun.fs.control import LONGEST_WRITE
+
 WORKERS = 8
-LARGEST_BODY = 1 << 20
-"""Bytes in the longest request body."""
 CONNECTIONS = 200
 """Open connections; more wait in the kernel's queue."""
 RECEIVE_SECONDS = 5
@@ -84,7 +84,7 @@ class Server:
         try:
             while not self._stopping.is_set():
                 self._turn(1.0)
-                self._part_with_the_slow()
+                self._close_overdue()
             self._take_down()
         finally:
             self._ended()
@@ -93,7 +93,7 @@ class Server:
         # poll, not select: a file descriptor over 1023 would end select, and with it the server.
         wasyncore.loop(timeout=seconds, use_poll=True, map=self._listener._map, count=1)  # noqa: SLF001 - waitress has no other way in
 
-    def _part_with_the_slow(self) -> None:
+    def _close_overdue(self) -> None:
         # waitress closes a connection when it can be written to next, which for a client that reads nothing is never.
         now = time.monotonic()
         for channel in list(self._listener.active_channels.values()):
@@ -180,9 +180,9 @@ def _adjustments() -> object:
         asyncore_use_poll=True,
         channel_request_lookahead=1,  # notices a client that has left
         connection_limit=CONNECTIONS,
-        max_request_body_size=LARGEST_BODY + 1,  # waitress refuses this many
+        max_request_body_size=LONGEST_WRITE + 1,  # waitress refuses this many
         max_request_header_size=64 << 10,
-        inbuf_overflow=2 * LARGEST_BODY,  # nothing goes to the disk, which may be full
+        inbuf_overflow=2 * LONGEST_WRITE,  # nothing goes to the disk, which may be full
         outbuf_overflow=64 << 20,
         log_socket_errors=False,
         ident="midrun",

@@ -32,13 +32,15 @@ def forge(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[
     """The fork server; all workers share one."""
     base = tmp_path_factory.getbasetemp()
     forge = Forge(base if worker_id == "master" else base.parent)
-    yield forge
-    left = [f"trainer {run.pid}: {what}" for run in forge.started for what in run.left()]
-    left += [f"trainer {run.pid}" for run in forge.started if alive(run.pid)]
-    forge.close()
-    for run in forge.started:
-        run.clean()
-    assert not left, left
+    try:
+        yield forge
+        left = [f"trainer {run.pid}: {what}" for run in forge.started for what in run.left()]
+        left += [f"trainer {run.pid}" for run in forge.started if alive(run.pid)]
+        assert not left, left
+    finally:
+        forge.close()
+        for run in forge.started:
+            run.clean()
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def faces_of(trainer: int) -> dict[int, str]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             if len(words) > 4 and "midrun.fs.face" in "".join(words[:5]) and alive(pid):
                 handed = json.loads(words[-2])
-                if handed["trainer"] == trainer:
+                if handed["trainer_pid"] == trainer:
                     found[pid] = handed["module"]
     return found
 

@@ -160,6 +160,9 @@ class Forge:
         except OSError:
             pass
         end_.close()
+        said = Path(f"{self._address}.log")
+        if said.exists():
+            assert "Traceback" not in said.read_text(), said.read_text()
         return None
 
     def _start(self) -> socket.socket:
@@ -174,7 +177,7 @@ class Forge:
                 stderr=log,
                 check=True,
             )
-        return wait_for(self._connect, f"the fork server listens: {self._address}.log", 60, every=0.05)
+        return wait_for(self._connect, "the fork server listens", 50, every=0.05)
 
 
 class Run:

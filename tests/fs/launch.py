@@ -26,7 +26,7 @@ def launch(
     with theirs:
         handed = Handed(
             module="tests.fs.tiny_face",
-            trainer=os.getpid() if trainer is None else trainer,
+            trainer_pid=os.getpid() if trainer is None else trainer,
             wire=theirs.fileno(),
             page=page.fd,
             slot=1,

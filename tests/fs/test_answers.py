@@ -37,10 +37,10 @@ class Heavy(Sample):
 
 
 @contextmanager
-def plain_wire(answers: Answers) -> Iterator[socket.socket]:
+def plain_wire(answers: Answers, slot: int | None = None) -> Iterator[socket.socket]:
     """Give the face's end of a wire as a socket that blocks, for a face that does as it pleases."""
     ours, theirs = socket.socketpair()
-    answers.connect(ours, lambda *_: None)
+    answers.connect(ours, lambda *_: None, slot)
     theirs.settimeout(20)
     with theirs:
         yield theirs
@@ -166,28 +166,27 @@ async def test_a_question_is_marked_as_taken_when_it_is_answered_or_its_value_is
             root.later.get().resolve("made")
 
 
-def test_a_value_that_is_told_twice_is_answered_once() -> None:
-    root = Sample()
-    with answering(root) as answers, plain_wire(answers) as end:
-        end.sendall(frame({"id": 1, "verb": "read", "path": "live"}))
-        later = root.later.get(timeout=20)
-        wait_until(lambda: later._told)
-        later.resolve("made")
-        for told in later._told:
-            told()
-        replies = frames_from(end)
-        assert next(replies)[0]["id"] == 1
-        end.sendall(frame({"id": 2, "verb": "read", "path": "step"}))
-        assert next(replies)[0]["id"] == 2
-
-
 @trio_test
 async def test_nobody_makes_way_for_a_face_that_is_gone() -> None:
     page = Page()
     with answering(Sample(), page) as answers:
-        with plain_wire(answers):
+        with plain_wire(answers, slot=1):
+            page.ask(0, 3)
             page.ask(1, 5)
-            assert page.asks[0] != page.asks[1]
+        await until(lambda: not answers._wires)
+        await until(lambda: page.asks[0] != page.asks[1])  # The other face waits on.
+        page.take(0, 3)
+        assert page.asks[0] == page.asks[1]
+
+
+@trio_test
+async def test_the_slot_of_a_face_that_is_gone_is_known_from_its_requests_too() -> None:
+    page = Page()
+    with answering(Sample(), page) as answers:
+        with plain_wire(answers) as end:
+            end.sendall(frame({"id": 1, "slot": 2, "verb": "read", "path": "step"}))
+            assert await trio.to_thread.run_sync(lambda: next(frames_from(end))[0]) == {"id": 1, "value": None}
+            page.ask(2, 5)
         await until(lambda: page.asks[0] == page.asks[1])
 
 

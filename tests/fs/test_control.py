@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from midrun.fs.control import LONGEST, Form
+from midrun.fs.control import LONGEST_WRITE, Form
 from midrun.fs.faults import Fault, Invalid, TooLarge
 
 
@@ -183,16 +183,16 @@ def test_no_arguments_are_taken_where_there_are_none() -> None:
     assert errors(form, "now")
 
 
-@pytest.mark.parametrize("size", [LONGEST + 1, 4 * LONGEST])
+@pytest.mark.parametrize("size", [LONGEST_WRITE + 1, 4 * LONGEST_WRITE])
 def test_more_than_a_mebibyte_is_too_large(size: int) -> None:
     for form in FORMS:
-        with pytest.raises(TooLarge, match=f"at most {LONGEST} bytes, not {size}"):
+        with pytest.raises(TooLarge, match=f"at most {LONGEST_WRITE} bytes, not {size}"):
             form.parse(b" " * size)
 
 
 def test_a_mebibyte_is_not() -> None:
-    document = json.dumps({"label": "x" * (LONGEST - 13)}).encode()
-    assert len(document) == LONGEST
+    document = json.dumps({"label": "x" * (LONGEST_WRITE - 13)}).encode()
+    assert len(document) == LONGEST_WRITE
     FORM.parse(document)
 
 

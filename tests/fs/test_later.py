@@ -50,17 +50,34 @@ def test_there_is_no_result_before_the_outcome() -> None:
         Later().result()
 
 
-def test_nobody_is_forgotten_when_two_threads_meet(times: Callable[[int], int]) -> None:
-    for _ in range(times(5000)):
-        later, told, ready = Later(), threading.Event(), threading.Barrier(2)
+def test_what_is_made_of_a_value_is_later_too() -> None:
+    later, told = Later(), []
+    made = later.then(lambda value: f"{value}!").then(str.upper)  # type: ignore[arg-type]
+    made.tell(lambda: told.append(made.result()))
+    assert (made.settled, told) == (False, [])
+    later.resolve("made")
+    assert (made.settled, told) == (True, ["MADE!"])
 
-        def wait(later: Later = later, told: threading.Event = told, ready: threading.Barrier = ready) -> None:
+
+def test_a_fault_is_raised_of_what_is_made_of_it() -> None:
+    later = Later()
+    made = later.then(str)
+    later.fail(Conflict("held"))
+    with pytest.raises(Conflict, match="held"):
+        made.result()
+
+
+def test_nobody_is_forgotten_or_told_twice_when_two_threads_meet(times: Callable[[int], int]) -> None:
+    for _ in range(times(5000)):
+        later, told, ready = Later(), list[int](), threading.Barrier(2)
+
+        def wait(later: Later = later, told: list[int] = told, ready: threading.Barrier = ready) -> None:
             ready.wait()
-            later.tell(told.set)
+            later.tell(lambda: told.append(1))
 
         thread = threading.Thread(target=wait)
         thread.start()
         ready.wait()
         later.resolve(7)
         thread.join()
-        assert told.is_set()
+        assert told == [1]

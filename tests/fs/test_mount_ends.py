@@ -140,6 +140,8 @@ def test_a_face_that_is_killed_leaves_a_mount_that_the_next_one_takes_away(tree:
         tree.ready()
         assert [mount.pid for mount in tree.mounted()] == [tree.face]
         assert tree.cat("still/constant") == "42\n"
+    assert tree.do("quit")[0] == 0
+    assert not tree.mountpoint.exists(), "the face that was killed made it"
 
 
 def test_who_waits_is_freed_when_the_face_is_killed(tree: Mounted) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
-from midrun.fs.control import LONGEST
+from midrun.fs.control import LONGEST_WRITE
 from midrun.fs.faults import Conflict, Fault, Gone, Invalid, NotFound, TimedOut, TooLarge
 from midrun.fs.inodes import ROOM, ROOT, Draft, Handle, Inode, Inodes, Snapshot
 from midrun.fs.operations import answered
@@ -121,7 +121,7 @@ def test_a_snapshot_is_held_while_the_file_is_open_and_no_longer_than_a_second(m
     inode = Inode(5, "x", entry())
     inode.snapshot = Snapshot(Shot(b"1", 1), 0, now)
     assert inode.held(0) is None
-    first, second = Handle(inode), Handle(inode)
+    first, second = Handle(inode, 1), Handle(inode, 1)
     first.use(inode.snapshot)
     second.use(inode.snapshot)
     first.leave()
@@ -161,7 +161,7 @@ def test_a_draft_may_be_written_over_but_has_no_holes_and_an_end() -> None:
     with pytest.raises(Invalid):
         draft.put(15, b"x")
     with pytest.raises(TooLarge):
-        draft.put(14, bytes(LONGEST))
+        draft.put(14, bytes(LONGEST_WRITE))
     assert draft.take() == b"aXcd"
 
 

@@ -290,6 +290,47 @@ def test_who_waits_for_a_stopped_run_is_freed_by_ctrl_c() -> None:
         end(process)
 
 
+WRITE = """
+import os, sys
+f = os.open(sys.argv[1], os.O_WRONLY)
+sys.stdout.write("open\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+os.write(f, sys.argv[2].encode())
+os.close(f)
+"""
+
+
+@pytest.mark.parametrize("text", ["1\n", '{"value":'])
+def test_who_writes_to_a_stopped_run_is_freed_by_ctrl_c(text: str) -> None:
+    """The whole command waits where it is written, the one that is cut short where it is closed."""
+    with mounting() as tree:
+        tree.ready()
+        tree.cat("control/rate")
+        writer = start(sys.executable, "-I", "-c", WRITE, tree.path("control/rate"), text, stdin=subprocess.PIPE)
+        try:
+            assert writer.stdin is not None
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "open\n"
+            os.kill(tree.pid, signal.SIGSTOP)
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+            wait_for(lambda: waits(writer), "the command waits")
+            began = time.monotonic()
+            writer.send_signal(signal.SIGINT)
+            writer.wait(20)
+            assert time.monotonic() - began < 1
+        finally:
+            end(writer)
+        os.kill(tree.pid, signal.SIGCONT)
+
+
+def test_what_was_opened_by_one_who_has_ended_is_written_by_others(tree: Mounted) -> None:
+    script = '(exec 3> "$1"; sh -c "sleep 0.1; echo 5 >&3 || echo refused" & exit 0) | cat'
+    assert sh("bash", "-c", script, "-", tree.path("control/rate")).stdout == ""
+    wait_for(lambda: tree.do("applied") == [5.0], "it is done")
+
+
 def test_a_command_for_a_stopped_run_times_out() -> None:
     with mounting() as tree:
         tree.ready()
@@ -306,6 +347,9 @@ def test_the_run_itself_does_not_stand_still_on_its_own_mount(tree: Mounted) -> 
         assert seconds < 1, (path, seconds)
     text, seconds = tree.do("open", path=str(tree.path("live/waiting")))
     assert text == "Connection timed out"
+    assert seconds < 1
+    written, seconds = tree.do("write", path=str(tree.path("control/rate")), text="1\n")
+    assert written == -1
     assert seconds < 1
     text, _ = tree.do("open", path=str(tree.path("values/text")))
     assert is_whole(text)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midrun.fs.names import INDEX, LONGEST, escape, split, unescape
+from midrun.fs.names import INDEX, LONGEST_NAME, escape, join, split, unescape
 
 # Every code point, lone surrogates too; pieces that are names of files, or look like escapes, come often.
 PIECES = ["", ".", "..", "/", "%", "%2F", "%2f", "%2E", "%~", "\0", "\n", "\x85", "\ud800", "é", "🙂", INDEX, ".json"]
@@ -37,7 +37,7 @@ def test_every_name_has_a_file_name_that_linux_takes(name: str) -> None:
     for plain in (False, True):
         file_name = escape(name, plain=plain)
         data = file_name.encode("utf-8")
-        assert 0 < len(data) <= LONGEST
+        assert 0 < len(data) <= LONGEST_NAME
         assert file_name not in {".", "..", INDEX}
         assert "/" not in file_name
         assert not [c for c in file_name if unicodedata.category(c) in {"Cc", "Cs"}]
@@ -119,6 +119,11 @@ def test_a_path_is_split_into_file_names() -> None:
     assert split("") == []
     assert split("state") == ["state"]
     assert split("state/metrics/train%2Floss") == ["state", "metrics", "train%2Floss"]
+
+
+def test_a_path_is_joined_of_file_names() -> None:
+    assert join("", "state") == "state"
+    assert join(join("state", "metrics"), "train%2Floss") == "state/metrics/train%2Floss"
 
 
 @pytest.mark.parametrize("path", ["/", "a/", "/a", "a//b", ".", "..", "a/../b", "a/./b", "a\0", "\0/b"])

@@ -97,11 +97,21 @@ def test_faces_do_not_disturb_each_other() -> None:
 def test_nobody_makes_way_for_a_face_that_is_gone_and_its_successor_starts_anew() -> None:
     page = Page()
     page.ask(1, 200)
-    page.let_wait()
+    page.release(1)
     assert page.asks[0] == page.asks[1]
     page.ask(1, 1)
     assert page.asks[0] != page.asks[1]
     page.take(1, 1)
+    assert page.asks[0] == page.asks[1]
+
+
+def test_who_is_released_takes_nobody_along() -> None:
+    page = Page()
+    page.ask(0, 1)
+    page.ask(1, 1)
+    page.release(1)
+    assert page.asks[0] != page.asks[1]
+    page.take(0, 1)
     assert page.asks[0] == page.asks[1]
 
 

@@ -159,7 +159,7 @@ def test_an_entry_says_what_it_is(tree: Tree) -> None:
     assert entries["fresh"] == {"name": "fresh", **plain, "cached": False}
     assert entries["set"] == {"name": "set", **plain, "cached": False, "writable": True}
     assert entries["sub-folder"] == {"name": "sub-folder", **plain, "kind": "dir"}
-    target = {"kind": "link", "target": "/disk/last.ckpt"}
+    target = {"kind": "link", "fixed": False, "target": "/disk/last.ckpt"}
     assert entries["last-checkpoint"] == {"name": "last-checkpoint", **plain, **target}
     assert not any(entry["fixed"] for entry in tree.list("sub-folder") if entry["name"] != "index.json")
 
@@ -370,7 +370,7 @@ def test_a_slow_file_is_shown_aside(root: Sub) -> None:
     assert not later.settled
     assert root.ran == []
     aside.pop()()
-    assert tree.finish("slow.txt", later.result()) == b"slow\n"
+    assert later.result() == b"slow\n"
     assert tree.read("two") == b"2\n"
 
 

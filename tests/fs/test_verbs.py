@@ -51,7 +51,7 @@ async def test_a_node_is_described(way: str) -> None:
             "live": False,
             "cached": True,
             "writable": False,
-            "fixed": True,
+            "fixed": False,
             "target": "/disk/artifacts",
             "doc": "Large files.",
             "schema": {},

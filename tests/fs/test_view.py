@@ -104,7 +104,8 @@ async def test_a_bump_voids_an_answer_that_is_under_way(
         assert root.shown["step"] == 2
         kept = view._files.get("step")
         assert kept is not None
-        assert kept.answer.data == b"8\n", "an answer that is asked for later is the newer one, whenever it comes"
+        assert kept.value is not None
+        assert kept.value.data == b"8\n", "an answer that is asked for later is the newer one, whenever it comes"
 
 
 @trio_test
@@ -123,29 +124,95 @@ async def test_a_reader_that_leaves_takes_nobody_along(clock: MockClock, root: C
 
 
 @trio_test
-async def test_what_was_not_found_may_be_there_the_next_moment(
-    clock: MockClock, root: Changing, trainer: Trainer
-) -> None:
+async def test_what_was_not_found_may_be_there_100_ms_later(clock: MockClock, root: Changing, trainer: Trainer) -> None:
     async with showing(trainer) as view:
         for ask in (view.read, view.look, view.list):
             with pytest.raises(NotFound):
                 await ask("new")
         root.members_["new"] = 1
+        with pytest.raises(NotFound):
+            await view.read("new")
+        await trio.sleep(0.1001)
         assert (await view.look("new"))["kind"] == "file"
         assert (await view.read("new")).data == b"1\n"
 
 
 @trio_test
-async def test_a_fault_is_not_kept_and_voids_nothing_else(clock: MockClock, root: Changing, trainer: Trainer) -> None:
+async def test_a_bump_voids_what_was_not_found(clock: MockClock, root: Changing, trainer: Trainer) -> None:
+    async with showing(trainer) as view:
+        with pytest.raises(NotFound):
+            await view.read("new")
+        root.members_["new"] = 1
+        trainer.generation += 1
+        assert (await view.read("new")).data == b"1\n"
+
+
+@trio_test
+async def test_a_listing_has_what_was_not_found_before(clock: MockClock, root: Changing, trainer: Trainer) -> None:
+    async with showing(trainer) as view:
+        with pytest.raises(NotFound):
+            await view.read("new")
+        root.members_["new"] = 1
+        await view.list("")
+        assert (await view.read("new")).data == b"1\n"
+
+
+@trio_test
+async def test_a_fault_is_kept_for_100_ms_and_voids_nothing_else(
+    clock: MockClock, root: Changing, trainer: Trainer
+) -> None:
     root.members_ = {"m": Fault("the disk is full"), "n": 1}
     async with showing(trainer) as view:
         other = await view.read("n")
         for _ in range(2):
             with pytest.raises(Fault, match="the disk is full"):
                 await view.read("m")
-        root.members_["m"] = 2
-        assert (await view.read("m")).data == b"2\n"
+            root.members_["m"] = 2
+        assert root.shown["m"] == 1
+        assert view.at_hand("m") is None
         assert view.at_hand("n") is other
+        await trio.sleep(0.1001)
+        assert (await view.read("m")).data == b"2\n"
+
+
+@pytest.mark.parametrize("path", ["none", "m"])
+@trio_test
+async def test_what_is_absent_or_broken_costs_ten_questions_a_second_too(
+    clock: MockClock, root: Changing, trainer: Trainer, path: str
+) -> None:
+    root.members_ = {"m": Fault("the disk is full")}
+    told: list[Fault] = []
+
+    async def loop(view: View) -> None:
+        while True:
+            try:
+                await view.read(path)
+            except Fault as fault:
+                told.append(fault)
+            await trio.sleep(0.003)
+
+    async with showing(trainer) as view:
+        with trio.move_on_after(1):
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(loop, view)
+    assert len(told) > 6000
+    assert 1 < max(trainer.asked.values()) <= 10
+    depth, traceback = 0, told[-1].__traceback__
+    while traceback is not None:
+        depth, traceback = depth + 1, traceback.tb_next
+    assert depth < 10, "a fault that is told often remembers who was told last"
+
+
+@trio_test
+async def test_faults_of_any_length_are_kept_within_the_bound(
+    clock: MockClock, root: Changing, trainer: Trainer
+) -> None:
+    async with showing(trainer) as view:
+        for number in range(20):
+            with pytest.raises(NotFound):
+                await view.read(f"{number}{'x' * 1_000_000}")
+        assert len(view._entries._kept) <= MEMORY // 2_000_000
 
 
 @trio_test

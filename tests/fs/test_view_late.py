@@ -115,7 +115,7 @@ async def test_with_no_value_yet_a_reader_waits_and_is_told(
             trainer.get_free()
             await view.look("step")
             trainer.get_stuck()
-        for ask in (view.list, view.describe):
+        for ask in (view.list, view.look):
             fault, took = await timed(lambda ask=ask: ask("metrics"))  # type: ignore[misc]
             assert (type(fault), took) == (TimedOut, 5.0)
 
@@ -199,6 +199,7 @@ async def test_what_has_gone_is_not_shown_as_old(clock: MockClock, root: Changin
                 await ask("m")
         root.members_["m"] = 2
         trainer.get_stuck()
+        await trio.sleep(0.11)
         fault, took = await timed(lambda: view.read("m"))
         assert (type(fault), took) == (TimedOut, 5.0)
 

@@ -120,7 +120,7 @@ def read(model: L.LightningModule, path: str) -> str:
     tree = Tree(Root(run_of(model)))
     value = tree.read(path)
     if isinstance(value, Later):
-        value = tree.finish(path, settled(value))
+        value = settled(value)
     return value.decode().removesuffix("\n")
 
 
@@ -131,7 +131,7 @@ def document(model: L.LightningModule, path: str) -> dict[str, Any]:
     return content
 
 
-def settled(later: Later) -> object:
+def settled(later: Later) -> Any:
     """Wait for a value that is not there yet, and return it."""
     deadline = time.monotonic() + 10
     while not later.settled:

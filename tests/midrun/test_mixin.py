@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from midrun import MidrunMixin
-from midrun.attachment import HOOKS
+from midrun.hooks import HOOKS
 from midrun.run import Run
 from tests.midrun.models import QUIET, Bare, BareStaged, Staged, Watched, batches, runs, sample_of, trainer
 
@@ -30,7 +30,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Deed]:
         @functools.wraps(part)
         def noted(self: Run, *args: Any, **kwargs: Any) -> None:
             part(self, *args, **kwargs)
-            done.append((name, self.batch, self.loop.global_step, self.loop.stage))
+            done.append((name, self.batch, self.sample.global_step, self.loop.stage))
 
         return noted
 

@@ -56,7 +56,7 @@ def test_a_node_that_is_not_there_yet_is_documented_without_a_schema() -> None:
 def test_definitions_inside_a_node_s_schema_are_found_from_the_document_s_root() -> None:
     rows = (Route("/control/scale", "Scale it", node="control/scale", post=write),)
     with shown(Root()) as site:
-        described = site.ask(lambda: site.view.describe("control/scale"))
+        described = site.ask(lambda: site.view.look("control/scale"))
     made = document(rows, {"control/scale": described}, "1")
     body = made["paths"]["/control/scale"]["post"]["requestBody"]
     assert body["required"]

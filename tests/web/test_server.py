@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from midrun.fs.control import LONGEST_WRITE
 from midrun.web import server
 from tests.web.sample import Root, Served, serving, wait_until
 
@@ -185,13 +186,13 @@ def test_an_old_client_is_served_too(served: Served) -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_over_one_mebibyte_is_refused_unread(served: Served, chunked: bool) -> None:
-    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % (server.LARGEST_BODY + 1)
-    chunk = b"%x\r\n" % (server.LARGEST_BODY + 1) if chunked else b""
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % (LONGEST_WRITE + 1)
+    chunk = b"%x\r\n" % (LONGEST_WRITE + 1) if chunked else b""
     with connected(
         served, b"POST /files/control/pause HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n%b" % (length, chunk)
     ) as client:
         if chunked:
-            client.sendall(b" " * (server.LARGEST_BODY + 1))
+            client.sendall(b" " * (LONGEST_WRITE + 1))
         answer = Answer(client)
         assert answer.status == 413
         assert "1048577" in str(answer.detail)
@@ -199,8 +200,8 @@ def test_a_body_over_one_mebibyte_is_refused_unread(served: Served, chunked: boo
 
 
 def test_a_body_of_one_mebibyte_is_taken(served: Served) -> None:
-    head = b"POST /files/control/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % server.LARGEST_BODY
-    answer = ask(served, head + b"{}".ljust(server.LARGEST_BODY))
+    head = b"POST /files/control/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % LONGEST_WRITE
+    answer = ask(served, head + b"{}".ljust(LONGEST_WRITE))
     assert (answer.status, answer.body) == (200, b'"held"\n')
 
 
