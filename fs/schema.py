@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from midrun.fs.later import Later
 
@@ -52,6 +52,16 @@ def schema_of(annotation: object) -> dict[str, Any]:
 def _typed(annotation: Any) -> dict[str, Any]:  # noqa: ANN401 - a TypedDict class has no type of its own
     return {
         "type": "object",
-        "properties": {key: schema_of(value) for key, value in get_type_hints(annotation).items()},
+        "properties": {key: _member(value) for key, value in get_type_hints(annotation, include_extras=True).items()},
         "required": sorted(annotation.__required_keys__),
     }
+
+
+def _member(annotation: object) -> dict[str, Any]:
+    """Return the schema of a dictionary's member: a text in `Annotated` is its description."""
+    if get_origin(annotation) is NotRequired:
+        return _member(get_args(annotation)[0])
+    if get_origin(annotation) is Annotated:
+        kind, description = get_args(annotation)
+        return {**schema_of(kind), "description": description}
+    return schema_of(annotation)

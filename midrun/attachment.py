@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from midrun.config import MidrunConfig
 from midrun.directory import logger_directory, mountpoint, new_run_id, run_directory
 from midrun.fs import mounts
+from midrun.log import tell
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
     from midrun.loop import Ending, Outcome
+    from midrun.ranks import Ranks
     from midrun.run import Run
-
-_logger = logging.getLogger("midrun")
 
 
 class Attachment:
@@ -41,7 +41,7 @@ class Attachment:
         self.reached: set[str] = set()
         """The hooks of which midrun's part has run, or is running."""
         self._run: Run | None = None
-        self._directory: str | None = None
+        self._ranks: Ranks | None = None
         self._run_id: str | None = None
         self._port: int | None = None
         self._ending: Ending | None = None
@@ -57,8 +57,8 @@ class Attachment:
 
     @property
     def run_dir(self) -> str | None:
-        """The run directory, the same on every rank, or None while nothing runs."""
-        return self._directory
+        """The run directory, the same on every rank, or None while nothing runs, or until rank zero has told it."""
+        return None if self._ranks is None else self._ranks.directory
 
     @property
     def url(self) -> str | None:
@@ -96,6 +96,11 @@ class Attachment:
         trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
         if not self.config.midrun_enabled or trainer is None or trainer.strategy._lightning_module is not module:  # noqa: SLF001 - no other way
             return
+        if self._run is not None and self._run.loop.module is not module:
+            # A shallow copy of a model that is being trained: its run is another.
+            vars(module)["_midrun"] = type(self)(self.config, self.given)
+            vars(module)["_midrun"].setup(module, stage)
+            return
         try:
             self._start(trainer, module)
         except Exception as error:
@@ -109,19 +114,17 @@ class Attachment:
 
     def _start(self, trainer: Trainer, module: LightningModule) -> None:
         from midrun.loop import Ending, LightningLoop  # noqa: PLC0415 - these load torch
-        from midrun.ranks import all_ranks  # noqa: PLC0415
+        from midrun.ranks import Ranks  # noqa: PLC0415
         from midrun.run import Run  # noqa: PLC0415
 
         self._stop()
         self._run_id = self._run_id or new_run_id()
-        # Rank zero chooses, and must not fail to tell: the others wait for it.
-        chosen = run_directory(trainer, self._run_id) if trainer.is_global_zero else ""
-        directory = self._directory = trainer.strategy.broadcast(chosen)
-        ranks = all_ranks(trainer)
-        if not trainer.is_global_zero:
+        directory = run_directory(trainer, self._run_id) if trainer.is_global_zero else None
+        ranks = self._ranks = Ranks(trainer, directory)
+        if directory is None:
             return
         run = self._run = Run(
-            self.config, self._run_id, directory, LightningLoop(trainer, module), port=self._port, ranks=ranks
+            self.config, self._run_id, directory, LightningLoop(trainer, module), ranks, port=self._port
         )
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
@@ -137,7 +140,7 @@ class Attachment:
     def _stop(self) -> None:
         """Stop the run, if one is live; never raises an error of midrun's own."""
         run, self._run = self._run, None
-        self._directory = None
+        self._ranks = None
         ending, self._ending = self._ending, None
         if ending is not None:
             ending.undo()
@@ -151,4 +154,4 @@ class Attachment:
         if self._run is not None:
             self._run.log.alert(message, kind)
         else:
-            _logger.warning(message)
+            tell(logging.WARNING, message)

@@ -15,11 +15,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from midrun.config import MidrunConfig
+from midrun.log import tell
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
-_logger = logging.getLogger("midrun")
 _OWN_DIRECTORY = {"TensorBoardLogger", "CSVLogger"}
 
 
@@ -44,7 +44,7 @@ def run_directory(trainer: Trainer, run_id: str) -> str:
         try:
             own = _of_logger(trainer.loggers[0], trainer)
         except Exception as error:  # noqa: BLE001 - a logger is anybody's code, and training must go on
-            _logger.warning("the logger does not say where it keeps the run (%s: %s)", type(error).__name__, error)
+            tell(logging.WARNING, f"the logger does not say where it keeps the run ({type(error).__name__}: {error})")
     return own or os.path.join(_root(None, trainer), "midrun", run_id)
 
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 _logger = logging.getLogger("midrun")
 
 
-def _speak() -> None:
-    """Let midrun be heard in a program that has set up no logging, as Lightning does for itself."""
-    if not _logger.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("midrun: %(message)s"))
-        _logger.addHandler(handler)
-        _logger.setLevel(logging.INFO)
-        _logger.propagate = False
+def tell(level: int, message: str) -> None:
+    """Say something to Python's logging, or to the terminal in a program that has set up no logging.
+
+    It never raises: a handler is anybody's code.
+    """
+    with suppress(Exception):
+        if _logger.hasHandlers():
+            _logger.log(level, message)
+        elif sys.stderr is sys.__stderr__:
+            # Past the stream and its lock: a terminal that stands still would make the whole program wait for it.
+            os.write(2, f"midrun: {message}\n".encode(errors="backslashreplace"))
+        else:
+            sys.stderr.write(f"midrun: {message}\n")
 
 
 class RunLog:
@@ -27,16 +35,20 @@ class RunLog:
     ----------
     path
         The file.
-    aside
-        Hands a task to the thread that may wait for the disk.
+    write, tell
+        Hand a task to the thread that may wait for the disk, and to the one that may wait for the terminal.
     """
 
-    def __init__(self, path: Path, aside: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        write: Callable[[Callable[[], object]], object],
+        tell: Callable[[Callable[[], object]], object],
+    ) -> None:
         self._path = path
-        self._aside = aside
+        self._write, self._tell = write, tell
         self._said: set[str] = set()
         self._failed = False
-        _speak()
 
     def say(self, message: str) -> None:
         """Say what a user wants to know."""
@@ -50,16 +62,21 @@ class RunLog:
 
     def _say(self, level: int, message: str) -> None:
         # A terminal can stand still too: like the disk, it is never waited for by who has something to say.
-        self._aside(lambda: _logger.log(level, message))
+        self._tell(lambda: tell(level, message))
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {logging.getLevelName(level)} {message}\n"
-        self._aside(lambda: self._append(line))
+        self._write(lambda: self._append(line))
 
     def _append(self, line: str) -> None:
         try:
             # Opened for each line: the file may be moved, or its disk may fill and empty again, while the run goes on.
-            with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(line)
+            # Without waiting: the file may be a pipe that nobody reads.
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            try:
+                os.write(file, line.encode(errors="backslashreplace"))
+            finally:
+                os.close(file)
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                _logger.warning("%s can't be written: %s", self._path, error)
+                message = f"{self._path} can't be written: {error}"
+                self._tell(lambda: tell(logging.WARNING, message))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import torch
 from torch import nn
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 _DEPTH = 3
 """Levels of submodules in the summary."""
+_ITEMS = 5000
+_ITEMS_EACH = 500
+_DEPTH_SHOWN = 12
+_TEXT = 10_000
+
+T = TypeVar("T")
 
 
 class Tunable(TypedDict, total=False):
@@ -49,8 +56,8 @@ class Model(Dir):
 
     @file("hparams.json", slow=True)
     def hparams(self) -> dict[str, Any]:
-        """The hyperparameters that the model saved, as they are now; what JSON has no word for is text."""
-        return dict(getattr(self._run.loop.module, "hparams", {}))
+        """The hyperparameters that the model saved, as they are now. What JSON lacks is text; what is large is cut."""
+        return cast("dict[str, Any]", bounded(dict(getattr(self._run.loop.module, "hparams", {}))))
 
     @file("tunable-hparams.json", slow=True)
     def tunable_hparams(self) -> Tunables:
@@ -73,8 +80,44 @@ class Model(Dir):
         except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
             tunable["error"] = f"{path!r} can't be read: {type(error).__name__}: {error}"
         else:
-            tunable["value"], tunable["type"] = value, type(value).__name__
+            tunable["value"], tunable["type"] = bounded(value), type(value).__name__
         return tunable
+
+
+def bounded(value: Any) -> Any:  # noqa: ANN401 - a hyperparameter may be anything
+    """Return a value in JSON's types, cut to what a person reads.
+
+    That is 500 items of a list or mapping, 5,000 in all, 12 levels, and 10,000 characters of a text.
+    Whatever a user keeps in a hyperparameter, a list of all file names or a structure that contains itself, to show it
+    costs milliseconds.
+    """
+    return _cut(value, [_ITEMS], 0)
+
+
+def _cut(value: Any, left: list[int], depth: int) -> Any:  # noqa: ANN401 - as above
+    """Return what `bounded` does; `left` holds the number of items that may still be shown."""
+    left[0] -= 1
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, torch.Tensor):
+        # Its numbers may be on a device, or spread over ranks.
+        return f"Tensor(shape={tuple(value.shape)}, dtype={value.dtype}, device={value.device})"
+    if depth < _DEPTH_SHOWN and isinstance(value, Mapping):
+        shown = {str(key)[:_TEXT]: _cut(item, left, depth + 1) for key, item in _some(value.items(), left)}
+        return shown if len(shown) >= len(value) else {**shown, "…": f"{len(value):,} items"}
+    if depth < _DEPTH_SHOWN and isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        listed = [_cut(item, left, depth + 1) for item in _some(value, left)]
+        return listed if len(listed) >= len(value) else [*listed, f"… {len(value):,} items"]
+    text = value if isinstance(value, str) else "…" if isinstance(value, Mapping | Sequence) else str(value)
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}… {len(text):,} characters"
+
+
+def _some(items: Iterable[T], left: list[int]) -> Iterator[T]:
+    """Iterate over items as long as there are any `left` to show."""
+    for item in islice(items, _ITEMS_EACH):
+        if left[0] <= 0:
+            return
+        yield item
 
 
 def attribute(owner: object, path: str) -> Any:  # noqa: ANN401 - an attribute may hold anything

@@ -143,9 +143,11 @@ class FaceProcess:
             self._ties.answers.watch(os.pidfd_open(process.pid), lambda: self._ties.aside(lambda: self._ended(process)))
 
     def _popen(self, handed: str, given: list[int]) -> subprocess.Popen[bytes]:
-        errors: Any = subprocess.DEVNULL
+        errors = subprocess.DEVNULL
         with suppress(OSError):
-            errors = self._ties.log.open("ab")
+            # Without waiting: the log may be a pipe that nobody reads.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            errors = os.open(self._ties.log, flags, 0o666)
         try:
             return subprocess.Popen(  # noqa: S603 - this interpreter, and a text of ours
                 [sys.executable, "-I", "-c", _BOOT, json.dumps(module_path()), handed],
@@ -157,8 +159,8 @@ class FaceProcess:
                 start_new_session=True,
             )
         finally:
-            if errors is not subprocess.DEVNULL:
-                errors.close()
+            if errors != subprocess.DEVNULL:
+                os.close(errors)
 
     def _hear(self, notice: str, detail: dict[str, Any]) -> None:
         if notice == "running":
@@ -207,6 +209,13 @@ def module_path() -> list[str]:
     A script's folder may hold an `app.py` or a `trio.py` that the trainer never imports and a face would.
     """
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    own = {"", os.getcwd()} | ({os.path.dirname(os.path.abspath(script))} if script else set())
+    own = {"", _here()} | ({os.path.dirname(os.path.abspath(script))} if script else set())
     home = os.path.dirname(os.path.abspath(midrun.__path__[0]))
     return [*(os.path.abspath(entry) for entry in sys.path if entry not in own), home]
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # The current directory has been deleted.

@@ -6,11 +6,10 @@ It knows a `Loop`, not Lightning: a model's hooks feed it, see `hooks`. Whatever
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ import midrun
 from midrun import records
 from midrun.config import MidrunConfig
 from midrun.directory import mountpoint
-from midrun.disk import DiskThread
 from midrun.faces import Mount, Rest
 from midrun.fs.answers import Answers
 from midrun.fs.faults import Fault
@@ -30,11 +28,12 @@ from midrun.fs.verbs import Tree
 from midrun.log import RunLog
 from midrun.loop import Loop, Outcome
 from midrun.process import FaceProcess, Ties
-from midrun.ranks import Rank
+from midrun.ranks import Ranks
 from midrun.root import Root
 from midrun.sample import NOTHING, Sample, Values
 from midrun.services import Service
 from midrun.state import ExceptionRecord
+from midrun.worker import Worker
 
 T = TypeVar("T")
 
@@ -45,8 +44,11 @@ _LAST_STATE_EVERY = 30.0
 _GIL_BREAK = 0.0002
 """Seconds for which the training thread gives the GIL away when a face waits for it."""
 _STOP_PATIENCE = 2.0
+_SLOW_PATIENCE = 0.2
 _READY_PATIENCE = 10.0
 _READY_PAUSE = 0.02
+_MEETING = 30.0
+_MEETING_PAUSE = 0.1
 
 
 class Run:
@@ -62,10 +64,10 @@ class Run:
         The run directory; it is made if it is missing.
     loop
         What is watched.
-    port
-        A port to try first: the one that the last fit had.
     ranks
         Who trains.
+    port
+        A port to try first: the one that the last fit had.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Run:
         run_id: str,
         directory: str,
         loop: Loop,
+        ranks: Ranks,
         *,
         port: int | None = None,
-        ranks: Iterable[Rank] = (),
     ) -> None:
         self.config, self.run_id, self.loop = config, run_id, loop
-        self.ranks = list(ranks)
+        self.ranks = [ranks.own]
+        """The ranks that are known; the others' are added when they have told."""
+        self._all_ranks = ranks
         self.directory = Path(directory)
         self.mountpoint = Path(mountpoint(config, directory))
         self.artifact_dir = Path(os.path.abspath(config.artifact_dir or self.directory / "artifacts"))
@@ -93,13 +97,14 @@ class Run:
         self._over = False
         self._page = Page()
         self._asks = self._page.asks
-        self.disk = DiskThread(self._write_last_state, _LAST_STATE_EVERY, self._note_fault)
+        self.disk = Worker("midrun-disk", self._note_fault, self._write_last_state, _LAST_STATE_EVERY)
+        self._slow = Worker("midrun-slow", self._note_fault)
         log = self.directory / "midrun.log"
-        self.log = RunLog(log, self.disk.put)
+        self.log = RunLog(log, self.disk.put, self._slow.put)
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
         self._records = records.Records(self.directory, self.artifact_dir, self.services["records"])
         self.root = Root(self)
-        self.tree = Tree(self.root, aside=self.disk.put)
+        self.tree = Tree(self.root, aside=self._slow.put)
         self._answers = Answers(self.tree, self._page)
         ties = Ties(self._answers, self._page, log, self.disk.put)
         named = {"run_id": run_id, "run_dir": str(directory)}
@@ -112,6 +117,8 @@ class Run:
         """Start the services. Raises RuntimeError when one does not start and `inspection_strict` is set."""
         self._records.prepare()
         self.disk.start()
+        self._slow.start()
+        self._slow.put(self._meet)
         self._answers.start()
         for name in ("hooks", "torch-debug"):
             self.services[name].turn_off(_NOT_YET)
@@ -144,7 +151,7 @@ class Run:
             lambda: self.disk.put(self._write_last_state),
             lambda: self.disk.put(self._write_run_record),
             self._answers.stop,
-            self._stop_disk,
+            self._stop_workers,
         ]
         # Each step is taken whatever becomes of the others, a Ctrl-C in the middle of them included.
         with ExitStack() as stack:
@@ -161,13 +168,21 @@ class Run:
     def _taken(self, step: Callable[[], object]) -> None:
         try:
             step()
-        except Exception:  # noqa: BLE001 - whatever becomes of one step, the loop has ended well
-            self._note_fault(traceback.format_exc().rstrip())
+        except Exception as error:  # noqa: BLE001 - whatever becomes of one step, the loop has ended well
+            self._note_fault(traceback.format_exc().rstrip(), type(error).__name__)
 
-    def _stop_disk(self) -> None:
-        if not self.disk.stop(_STOP_PATIENCE):
-            # Past the disk thread, which is the one that does not answer.
-            logging.getLogger("midrun").warning("the disk does not answer; the last records of this run may be missing")
+    def _stop_workers(self) -> None:
+        # A disk, or a terminal, that does not answer can't be told of either: it is left to itself.
+        self.disk.stop(_STOP_PATIENCE)
+        self._slow.stop(_SLOW_PATIENCE)
+
+    def _meet(self) -> None:
+        """Look, again and again for a while, whether the other ranks have told who they are."""
+        met = len(self.ranks) == self._all_ranks.own["world_size"]
+        if not met and not self._over and time.time() < self.session["started"] + _MEETING:
+            time.sleep(_MEETING_PAUSE)
+            self.ranks = self._all_ranks.known()
+            self._slow.put(self._meet)
 
     def _insist(self) -> None:
         """Wait until every service runs or has failed. Raises RuntimeError with the reasons of those that failed."""
@@ -296,8 +311,8 @@ class Run:
         elif not watched and watcher.state == "running":
             watcher.turn_off("no face runs")
 
-    def _note_fault(self, text: str) -> None:
-        self.log.alert(f"a task failed:\n{text}")
+    def _note_fault(self, text: str, kind: str) -> None:
+        self.log.alert(f"a task failed:\n{text}", f"task {kind}")
 
 
 def _message(exception: BaseException) -> str:

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -120,8 +121,9 @@ def is_real_scalar(value: torch.Tensor) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.numel() == 1 and not value.is_complex()
 
 
-def _number(scalar: Scalar | None) -> float | None:
+def _number(scalar: object) -> float | None:
+    """Return a scalar that is on the host as a float; None for what is no real number, whoever put it there."""
     if isinstance(scalar, torch.Tensor):
         # A tensor on a device is in the copies, unless the copy could not be made: it is never waited for here.
         return float(scalar.item()) if scalar.device.type == "cpu" and is_real_scalar(scalar) else None
-    return None if scalar is None else float(scalar)
+    return float(scalar) if isinstance(scalar, Real) else None

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 from urllib.parse import quote, unquote_to_bytes
 
 import trio
 
 from midrun.fs import names
 from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, Unavailable
-from midrun.fs.verbs import Description, Entry
+from midrun.fs.verbs import Description, Entry, Kind
 from midrun.fs.view import Shot
 from midrun.web.calls import JSON, TEXT, Answer, Call, document
 from midrun.web.site import Site
@@ -29,6 +29,23 @@ LARGEST_TREE = 20_000
 
 _NO_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f/]|\A\.\.?\Z")
 _TAIL = ":path}"
+
+
+class Shown(TypedDict):
+    """A node as its directory shows it."""
+
+    name: Annotated[str, "The file name."]
+    kind: Kind
+    href: Annotated[str, "Where it is on this server."]
+    live: Annotated[bool, "Made on demand: reading it may take up to 30 seconds."]
+    writable: Annotated[bool, "It takes POST."]
+    target: Annotated[str | None, "Where a link points."]
+
+
+class Branch(Shown):
+    """A node with, for a directory in a tree, what is in it."""
+
+    entries: NotRequired[list[Branch]]
 
 
 def show(site: Site, call: Call) -> Answer:
@@ -131,13 +148,13 @@ async def _cancel_when(happened: Callable[[], bool], scope: trio.CancelScope) ->
     scope.cancel()
 
 
-async def _list(site: Site, path: str) -> list[dict[str, Any]]:
+async def _list(site: Site, path: str) -> list[Branch]:
     return [_shown(names.join(path, entry["name"]), entry) for entry in await site.view.list(path)]
 
 
-async def _tree(site: Site, path: str) -> list[dict[str, Any]]:
+async def _tree(site: Site, path: str) -> list[Branch]:
     """Return the entries below `path`, each directory with its own under `entries`. No file is read."""
-    root: list[dict[str, Any]] = []
+    root: list[Branch] = []
     left, count = [(path, root)], 0
     while left:
         directory, shown = left.pop()
@@ -158,12 +175,12 @@ async def _tree(site: Site, path: str) -> list[dict[str, Any]]:
     return root
 
 
-def _shown(path: str, entry: Entry | Description) -> dict[str, Any]:
-    return {
-        "name": entry["name"],
-        "kind": entry["kind"],
-        "href": href(path),
-        "live": entry["live"],
-        "writable": entry["writable"],
-        "target": entry["target"],
-    }
+def _shown(path: str, entry: Entry | Description) -> Branch:
+    return Branch(
+        name=entry["name"],
+        kind=entry["kind"],
+        href=href(path),
+        live=entry["live"],
+        writable=entry["writable"],
+        target=entry["target"],
+    )

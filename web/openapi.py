@@ -6,16 +6,29 @@ from the tree, where they are declared beside the state they show.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from midrun.fs.faults import Fault
+from midrun.fs.faults import (
+    Conflict,
+    Fault,
+    FieldError,
+    Gone,
+    NotFound,
+    ReadOnly,
+    Refused,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+)
 from midrun.fs.render import NONFINITE
+from midrun.fs.schema import schema_of
 from midrun.fs.verbs import Description
 from midrun.web.calls import JSON, TEXT, Query, Route
-from midrun.web.nodes import href, show, write
+from midrun.web.nodes import Shown, href, show, write
 
 if TYPE_CHECKING:
     from midrun.web.site import Site
@@ -26,26 +39,16 @@ CONTROL = "control"
 """The directory of what can be written."""
 LISTING: Mapping[str, Any] = {"$ref": "#/components/schemas/Listing"}
 
-_ENTRY: Schema = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "description": "The file name."},
-        "kind": {"enum": ["dir", "file", "link"]},
-        "href": {"type": "string", "description": "Where it is on this server."},
-        "live": {"type": "boolean", "description": "Made on demand: reading it may take up to 30 seconds."},
-        "writable": {"type": "boolean", "description": "It takes POST."},
-        "target": {"type": ["string", "null"], "description": "Where a link points."},
-        "entries": {"type": "array", "items": {"$ref": "#/components/schemas/Entry"}},
-    },
-    "required": ["href", "kind", "live", "name", "target", "writable"],
-}
+_ENTRIES: Schema = {"type": "array", "items": {"$ref": "#/components/schemas/Entry"}}
+_ENTRY = schema_of(Shown)
+_ENTRY["properties"]["entries"] = _ENTRIES
 _SCHEMAS: Schema = {
     "Entry": _ENTRY,
     "Listing": {
         "type": "object",
         "properties": {
             "path": {"type": "string", "description": "File names from the root, joined by /."},
-            "entries": {"type": "array", "items": {"$ref": "#/components/schemas/Entry"}},
+            "entries": _ENTRIES,
         },
         "required": ["entries", "path"],
     },
@@ -56,36 +59,28 @@ _SCHEMAS: Schema = {
     },
     "WrongFields": {
         "type": "object",
-        "properties": {
-            "detail": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
-                        "msg": {"type": "string"},
-                        "type": {"type": "string"},
-                    },
-                    "required": ["loc", "msg", "type"],
-                },
-            }
-        },
+        "properties": {"detail": {"type": "array", "items": schema_of(FieldError)}},
         "required": ["detail"],
     },
 }
 
+
+def _prose(*kinds: type[Fault]) -> str:
+    """Return the statuses of these faults, with what each means."""
+    return " ".join(f"{kind.status}: {inspect.getdoc(kind)}" for kind in kinds)
+
+
 _GET_MISTAKES = {
-    "4XX": "400: the Host header names another machine, or the request is malformed. 403: a page of another site "
-    "asked. 404: there is no such node. 410: the run has ended.",
+    "4XX": "400: The Host header names another machine, or the request is malformed. 403: A page of another site "
+    f"asked. {_prose(NotFound, Gone)}",
     "422": "A query argument is unknown or none of the words it may be.",
-    "5XX": "500: the node broke while it was shown. 503: too many clients wait for files made on demand. "
-    "504: the run did not answer in time.",
+    "5XX": f"500: The node broke while it was shown. {_prose(Unavailable, TimedOut)}",
 }
 _POST_MISTAKES = {
-    "4XX": f"{_GET_MISTAKES['4XX']} 405: the node takes nothing. 409: not in the present state of the run. "
-    "413: the body is over 1 MiB. 415: a browser sent something else than JSON.",
+    "4XX": f"{_GET_MISTAKES['4XX']} {_prose(ReadOnly, Conflict, Refused, TooLarge)} "
+    "415: A browser sent something else than JSON.",
     "422": "Wrong arguments: each is listed.",
-    "5XX": "500: a mistake in midrun. 504: the run did not answer in time; it may still do what was asked.",
+    "5XX": f"500: A mistake in midrun. {_prose(TimedOut)}",
 }
 _AGE = {
     "X-Midrun-Age": {

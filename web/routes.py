@@ -7,27 +7,18 @@ which, and takes schema and documentation from there.
 from __future__ import annotations
 
 import json
+from typing import Annotated, Literal, TypedDict
 
 import trio
 
 from midrun.fs.faults import Fault, Gone, TimedOut
+from midrun.fs.schema import schema_of
 from midrun.web import nodes, openapi, pages
 from midrun.web.calls import JSON, TEXT, Answer, Call, Query, Route, document
 from midrun.web.site import Site
 
 RUN = "state/index.json"
 
-_HEALTH = {
-    "type": "object",
-    "properties": {
-        "status": {"const": "ok", "description": "This server answers."},
-        "run_id": {"type": "string"},
-        "run_dir": {"type": "string"},
-        "version": {"type": "string", "description": "midrun's."},
-        "trainer_answers": {"type": "boolean", "description": "Whether the training process answered just now."},
-    },
-    "required": ["run_dir", "run_id", "status", "trainer_answers", "version"],
-}
 _FORMAT = Query(
     "format",
     "How a directory is shown: its entries, or the whole tree below it. No file is read for it.",
@@ -36,17 +27,26 @@ _FORMAT = Query(
 )
 
 
+class Health(TypedDict):
+    """What `/health` shows."""
+
+    status: Annotated[Literal["ok"], "This server answers."]
+    run_id: str
+    run_dir: str
+    version: Annotated[str, "midrun's."]
+    trainer_answers: Annotated[bool, "Whether the training process answered just now."]
+
+
 def health(site: Site, call: Call) -> Answer:
     """Show that the server is there, of which run, and whether the training process answers it."""
-    return document(
-        {
-            "status": "ok",
-            "run_id": site.run.get("id", ""),
-            "run_dir": site.run.get("dir", ""),
-            "version": site.version,
-            "trainer_answers": site.ask(lambda: _answers(site)),
-        }
+    found = Health(
+        status="ok",
+        run_id=site.run.get("id", ""),
+        run_dir=site.run.get("dir", ""),
+        version=site.version,
+        trainer_answers=site.ask(lambda: _answers(site)),
     )
+    return document(found)
 
 
 def description(site: Site, call: Call) -> Answer:
@@ -68,7 +68,7 @@ async def _answers(site: Site) -> bool:
 
 
 ROUTES = (
-    Route("/health", "Whether the server and the run are there", get=health, shows={JSON: _HEALTH}),
+    Route("/health", "Whether the server and the run are there", get=health, shows={JSON: schema_of(Health)}),
     Route("/run", "The run at its last safe point", node=RUN, get=nodes.show),
     Route("/metrics", "The metrics", node="state/metrics/index.json", get=nodes.show),
     Route("/optimizers", "The optimizers", node="state/optimizers.json", get=nodes.show),

@@ -98,7 +98,8 @@ def faces_of(trainer: int) -> dict[int, str]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             if len(words) > 4 and "midrun.fs.face" in "".join(words[:5]) and alive(pid):
                 handed = json.loads(words[-2])
-                if handed["trainer_pid"] == trainer:
+                # Faces of other versions of midrun may run here too.
+                if handed.get("trainer_pid") == trainer:
                     found[pid] = handed["module"]
     return found
 

@@ -89,13 +89,12 @@ class Forge:
         with (shared / "forge.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._socket = self._connect() or self._start()
-        self._file = self._socket.makefile("rwb")
+        self._received = b""
         self._codes: dict[int, int] = {}
         self.started: list[Run] = []
 
     def close(self) -> None:
         """End every trainer and let go of the server."""
-        self._file.close()
         self._socket.close()
 
     def start(self, program: str, plan: dict[str, Any], root: Path, **how: Any) -> Run:
@@ -112,8 +111,7 @@ class Forge:
             "environ": {**os.environ, **_SINGLE, **how.get("environ", {})},
             "ground": how.get("ground", {}),
         }
-        self._file.write(f"{json.dumps(asked)}\n".encode())
-        self._file.flush()
+        self._socket.sendall(f"{json.dumps(asked)}\n".encode())
         run = Run(self, self._hear("started"), root, port["rest_port"], plan)
         self.started.append(run)
         return run
@@ -140,13 +138,13 @@ class Forge:
                 return int(news.get(wanted, 0))
 
     def _readline(self) -> bytes:
-        line = b""
-        while not line.endswith(b"\n"):
-            byte = self._socket.recv(1)
-            if not byte:
+        while b"\n" not in self._received:
+            received = self._socket.recv(4096)
+            if not received:
                 message = f"the fork server ended: {Path(f'{self._address}.log').read_text()}"
                 raise AssertionError(message)
-            line += byte
+            self._received += received
+        line, _, self._received = self._received.partition(b"\n")
         return line
 
     def _connect(self) -> socket.socket | None:

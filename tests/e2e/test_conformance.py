@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.machine import output
+from tests.e2e.machine import output, sh
 from tests.e2e.runs import Run
 
 pytestmark = pytest.mark.mount
@@ -64,7 +64,7 @@ print(json.dumps(found))
 @pytest.fixture
 def held(start: Start) -> Run:
     """A run that stands still in a training step, so that every value stands still too."""
-    run = start(wait_at=7, metrics=METRICS, val=False)
+    run = start(wait_at=7, metrics=METRICS)
     run.at()
     return run.live()
 
@@ -153,8 +153,6 @@ def test_what_is_not_there_is_not_there_on_either_face(held: Run) -> None:
 
 
 def failing(run: Run, path: str) -> str:
-    from tests.e2e.machine import sh
-
     done = sh("cat", run.procfs / path)
     assert done.returncode != 0
     return done.stderr

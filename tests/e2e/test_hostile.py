@@ -53,11 +53,19 @@ def check(run: Run, service: str, *reasons: str, others: str = "rest", ends: int
 # ---- what FUSE needs
 
 
-def test_without_pyfuse3_a_warning_says_what_to_install(start: Start, root: Path) -> None:
-    (root / "broken").mkdir()
-    (root / "broken/pyfuse3.py").write_text("raise ImportError('libfuse3.so.3: cannot open shared object file')\n")
-    run = start(wait_at=5, how={"path": [root / "broken"]})
-    check(run, "fuse", "pyfuse3", "midrun[fuse]", "libfuse3.so.3")
+@pytest.mark.parametrize(
+    ("error", "install"),
+    [
+        ("ModuleNotFoundError(\"No module named 'pyfuse3'\", name='pyfuse3')", "pip install 'midrun[fuse]'"),
+        ("ImportError('libfuse3.so.3: cannot open shared object file')", "install Debian's package fuse3"),
+    ],
+    ids=["not installed", "without its library"],
+)
+def test_without_pyfuse3_a_warning_says_what_to_install(start: Start, root: Path, error: str, install: str) -> None:
+    (root / "first").mkdir()
+    (root / "first/pyfuse3.py").write_text(f"raise {error}\n")
+    run = start(wait_at=5, how={"path": [root / "first"]})
+    check(run, "fuse", "pyfuse3", install)
 
 
 def test_without_dev_fuse_a_warning_says_so(start: Start, root: Path) -> None:

@@ -1,7 +1,7 @@
 import enum
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
 
 import pytest
 
@@ -17,6 +17,7 @@ class Outer(TypedDict):
     inner: Inner
     rates: list[float]
     note: NotRequired[str | None]
+    unit: Annotated[str, "What it is measured in."]
 
 
 class Point(NamedTuple):
@@ -73,6 +74,7 @@ def test_a_typed_dictionary_says_what_its_members_are() -> None:
             "inner": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
             "rates": {"type": "array", "items": {"type": ["number", "null"]}},
             "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "unit": {"type": "string", "description": "What it is measured in."},
         },
-        "required": ["inner", "rates"],
+        "required": ["inner", "rates", "unit"],
     }

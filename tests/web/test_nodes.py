@@ -205,7 +205,8 @@ def test_a_control_file_takes_a_document_or_a_bare_value_and_answers_what_came_o
         assert answer.headers["content-type"] == "application/json"
         assert answer.json == {"id": "c1", "value": 0.5}
     assert root.control.rates == [0.5, 0.5, 0.5]
-    assert client.simulate_post("/files/control/pause").json == "held"
+    for blank in ("", "\n", " \t\r\n"):
+        assert client.simulate_post("/files/control/pause", body=blank).json == "held", "as a shell writes nothing"
     assert b"Set the learning rate" in client.simulate_get("/files/control/set_learning_rate").content
 
 

@@ -1,4 +1,4 @@
-"""The disk thread: does what may wait for a disk or a device, so that neither training nor a face does."""
+"""Workers: threads that do what may take time, so that neither training nor a face waits for it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 
-class DiskThread:
+class Worker:
     """One thread that does what it is handed, in order, and calls `tick` every `interval` seconds in between.
 
-    A task that raises is reported to `broken` and the thread goes on.
+    A task that raises is reported to `broken`, by the kind of its error, and the thread goes on.
     """
 
-    def __init__(self, tick: Callable[[], object], interval: float, broken: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        broken: Callable[[str, str], object],
+        tick: Callable[[], object] = lambda: None,
+        interval: float = 3600.0,
+    ) -> None:
         self._tick = tick
         self._interval = interval
         self._broken = broken
         self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="midrun-disk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Start doing what was handed over."""
@@ -60,5 +66,6 @@ class DiskThread:
     def _do(self, task: Callable[[], object]) -> None:
         try:
             task()
-        except Exception as error:  # noqa: BLE001 - whatever broke, the tasks after it must be done
-            self._broken("".join(traceback.format_exception(error)).rstrip())
+        except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception; the next task must be done
+            with suppress(Exception):  # What can't be told is not told: telling that would fail as well.
+                self._broken("".join(traceback.format_exception(error)).rstrip(), type(error).__name__)
