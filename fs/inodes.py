@@ -49,6 +49,7 @@ class Inode:
     entry: Entry
     lookups: int = 0
     snapshot: Snapshot | None = None
+    _promise: tuple[int, Snapshot] | None = None
 
     @property
     def mode(self) -> int:
@@ -75,6 +76,19 @@ class Inode:
         if entry["kind"] != self.entry["kind"]:
             raise NotFound(f"'{self.path}' is a {entry['kind']} now")
         self.entry = entry
+
+    def promise(self, pid: int, shot: Shot | None, generation: int) -> None:
+        """Note whom the size of the file was told, and of which content: `tar` looks at it, opens, and believes it."""
+        if shot is not None and self.is_shared:
+            self._promise = pid, Snapshot(shot, generation, time.monotonic())
+
+    def promised(self, pid: int, generation: int) -> Shot | None:
+        """Return, once, the content whose size this process has just been told."""
+        promise, self._promise = self._promise, None
+        if promise is None or promise[0] != pid:
+            return None
+        told = promise[1]
+        return told.shot if told.generation == generation and told.is_fresh() else None
 
     def held(self, generation: int) -> Snapshot | None:
         """Return what those see who have the file open, unless the last of them closed it or it is too old."""

@@ -107,9 +107,10 @@ class Operations(pyfuse3.Operations):
         if inode is None or not inode.entry["fixed"]:
             entry = await self._ask(ctx.pid, partial(self._view.entry, path), brief=True)
             inode = self.inodes.inode(path, entry)
-        attributes = self._attributes(inode, self._at_hand(inode))
+        shot = self._at_hand(inode)
+        inode.promise(ctx.pid, shot, self._view.generation)
         self._tell(inode)
-        return attributes
+        return self._attributes(inode, shot)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """Take back what the kernel was told."""
@@ -130,6 +131,7 @@ class Operations(pyfuse3.Operations):
                     raise
         elif not node.is_plain and not node.entry["fixed"]:
             node.renew(await self._ask(ctx.pid, partial(self._view.entry, node.path), brief=True))
+        node.promise(ctx.pid, shot, self._view.generation)
         return self._attributes(node, shot)
 
     @answered
@@ -295,7 +297,7 @@ class Operations(pyfuse3.Operations):
     async def _snapshot(self, inode: Inode, pid: int) -> Snapshot:
         """Return what a file that is being opened will show: the same as to others who have it open."""
         generation = self._view.generation
-        shot = self._at_hand(inode) if inode.is_shared else None
+        shot = (inode.promised(pid, generation) or self._at_hand(inode)) if inode.is_shared else None
         if shot is None:
             patience = LIVE_PATIENCE if inode.entry["live"] else PATIENCE
             shot = await self._ask(pid, partial(self._view.read, inode.path), patience)

@@ -59,7 +59,7 @@ class Leaf:
         Raises `ReadOnly` for a file that takes nothing, `Invalid` for data that is not what it takes.
         """
         if self.store is None or self.form is None:
-            raise ReadOnly("this file is read-only; what can be written is under control/")
+            raise ReadOnly("this file is read-only: it shows a value and takes none")
         arguments = self.form.parse(data)
         return None if check else self.store(arguments)
 

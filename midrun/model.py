@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import torch
@@ -99,6 +100,8 @@ def _cut(value: Any, left: list[int], depth: int) -> Any:  # noqa: ANN401 - as a
     left[0] -= 1
     if value is None or isinstance(value, bool | int | float):
         return value
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, torch.Tensor):
         # Its numbers may be on a device, or spread over ranks.
         return f"Tensor(shape={tuple(value.shape)}, dtype={value.dtype}, device={value.device})"
@@ -108,6 +111,8 @@ def _cut(value: Any, left: list[int], depth: int) -> Any:  # noqa: ANN401 - as a
     if depth < _DEPTH_SHOWN and isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         listed = [_cut(item, left, depth + 1) for item in _some(value, left)]
         return listed if len(listed) >= len(value) else [*listed, f"… {len(value):,} items"]
+    if depth < _DEPTH_SHOWN and isinstance(value, set | frozenset):
+        return _cut(sorted(islice(value, _ITEMS_EACH), key=repr), left, depth)
     text = value if isinstance(value, str) else "…" if isinstance(value, Mapping | Sequence) else str(value)
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}… {len(text):,} characters"
 

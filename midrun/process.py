@@ -138,7 +138,7 @@ class FaceProcess:
             theirs.close()
             if listener is not None:
                 listener.close()
-        self._disconnect = self._ties.answers.connect(ours, self._hear)
+        self._disconnect = self._ties.answers.connect(ours, self._hear, self.slot)
         with suppress(ProcessLookupError):
             self._ties.answers.watch(os.pidfd_open(process.pid), lambda: self._ties.aside(lambda: self._ended(process)))
 

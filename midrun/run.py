@@ -92,6 +92,7 @@ class Run:
         self.batch: int | None = None
         self.exception: ExceptionRecord | None = None
         self._batch_aside: int | None = None
+        self._greeted = False
         self._read: tuple[Sample, Values] | None = None
         self._outcome: Outcome | None = None
         self._over = False
@@ -131,8 +132,6 @@ class Run:
         self.disk.put(self._write_last_state)
         if self.config.inspection_strict:
             self._insist()
-        places = [self.rest.url, str(self.mountpoint) if self.services["fuse"].is_up else None]
-        self.log.say(" and ".join(filter(None, places)) or str(self.directory))
 
     def stop(self) -> None:
         """Stop every service; what they put up is gone when this returns. Calling it again does nothing."""
@@ -233,6 +232,7 @@ class Run:
 
     def raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note that the loop ends with an exception."""
+        self.publish()
         self._outcome = outcome
         self.exception = ExceptionRecord(
             type=f"{type(exception).__module__}.{type(exception).__qualname__}",
@@ -251,6 +251,11 @@ class Run:
     def status(self) -> str:
         """`initializing`, `running`, `finished`, `interrupted` or `failed`."""
         return self._outcome or self.loop.status
+
+    @property
+    def stage(self) -> str | None:
+        """`sanity_check`, `train`, `validate`, `test`, `predict`, or None between them and at the end."""
+        return None if self._over else self.loop.stage
 
     @property
     def rest_url(self) -> str | None:
@@ -305,11 +310,21 @@ class Run:
         self._page.bump()
         self.disk.put(self._write_run_record)
         # Each face sees by itself when this process ends, and takes away what it put up: the faces are the watcher.
+        self._greet()
         watcher, watched = self.services["watcher"], any(face.service.state == "running" for *_, face in self._faces())
         if watched and watcher.state != "running":
             watcher.run()
         elif not watched and watcher.state == "running":
             watcher.turn_off("no face runs")
+
+    def _greet(self) -> None:
+        """Say, once, where to look: when each face shows the run, or has said why it does not."""
+        states = {face.service.state for enabled, _, face in self._faces() if enabled}
+        if self._greeted or self._over or "starting" in states or "off" in states:
+            return
+        self._greeted = True
+        mounted = str(self.mountpoint) if self.services["fuse"].state == "running" else None
+        self.log.say(" and ".join(filter(None, (self.rest.url, mounted))) or str(self.directory))
 
     def _note_fault(self, text: str, kind: str) -> None:
         self.log.alert(f"a task failed:\n{text}", f"task {kind}")

@@ -117,7 +117,7 @@ class State(Dir):
     @file("stage")
     def stage(self) -> str | None:
         """`sanity_check`, `train`, `validate`, `test` or `predict`; empty between them."""
-        return self._run.loop.stage
+        return self._run.stage
 
     @file("epoch")
     def epoch(self) -> int:

@@ -32,7 +32,7 @@ batch. `ls -l` shows a file's real size, and as its time the moment when the val
 
 In the names of files that come and go, such as those of metrics, `/`, `%` and control characters are percent-encoded,
 as are the names `.`, `..` and `index.json`: the metric `train/loss` is the file `state/metrics/train%2Floss`. A name
-that would be longer than 255 bytes is cut and ends in `%~` and a hash. The `index.json` beside them has the plain names.
+that would be longer than 255 bytes is cut and ends in `%~` and a hash. The `index.json` beside them has plain names.
 
 """
 

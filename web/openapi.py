@@ -128,7 +128,8 @@ def document(routes: Iterable[Route], described: Mapping[str, Description], vers
         "info": {
             "title": "midrun",
             "version": version or "0",
-            "description": "A live training run as a tree of files. Every route but /health shows or writes a node.",
+            "description": "A live training run as a tree of files. Every route but /health shows a node."
+            " Those that take something are written under /files.",
         },
         "paths": paths,
         "components": {"schemas": schemas},

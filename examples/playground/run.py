@@ -1,4 +1,4 @@
-"""A slow training run on the CPU, to look at and to steer by hand.
+"""A slow training run on the CPU, to look at while it trains.
 
 Start it in the repository with ``python -m examples.playground.run``; Ctrl-C ends it. By default it lasts about an
 hour. It learns to tell three spirals apart, which needs no data and takes next to no computing: it is slow because

@@ -45,7 +45,7 @@ PLACES = {
     "training_step": (1, 1),
     "backward": (0, 0),
     "on_before_optimizer_step": (0, 0),
-    "callback at the end of a batch": (1, 1),
+    "callback at the end of a batch": (2, 1),
     "on_train_batch_end": (2, 1),
     "validation_step": (4, None),
     "on_train_epoch_end": (4, 3),

@@ -17,7 +17,7 @@ async function ask(route) {
 /** The rows of a table: every value with the keys that lead to it. */
 function* rows(value, odd, keys = [], pointer = "") {
   if (value === null || typeof value !== "object") {
-    yield [keys.join(" · "), pointer in odd ? odd[pointer] : shown(value)];
+    yield [keys.join(" · "), pointer in odd ? odd[pointer] : shown(value, keys.at(-1))];
     return;
   }
   for (const [key, item] of Object.entries(value)) {
@@ -27,8 +27,11 @@ function* rows(value, odd, keys = [], pointer = "") {
   }
 }
 
-function shown(value) {
+const TIMES = new Set(["started", "sampled", "time"]);
+
+function shown(value, key) {
   if (value === null) return "–";
+  if (TIMES.has(key) && typeof value === "number") return new Date(value * 1000).toLocaleString();
   if (typeof value === "number" && !Number.isInteger(value)) return String(Number(value.toPrecision(6)));
   return String(value);
 }
