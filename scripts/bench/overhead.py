@@ -5,6 +5,9 @@ python -m scripts.bench.overhead [--pairs N] [--steps N] [CASE ...]
 A pair is one block of steps without midrun and one with it, next to each other in time, in either order. A block's
 figure is its mean step time, its first steps left out. The table gives the median of the pairs' ratios with their
 quartiles, and a 95 % interval of the median (bootstrap).
+
+*idle* takes turns within one fit, every ten steps, by giving the model another class: on a machine whose speed changes
+from second to second nothing slower tells one percent from none. Its faces live all the time, and nobody reads.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +32,36 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from examples.quickstart import TinyRegressor
+from midrun import MidrunConfig
+from midrun.attachment import Attachment
+from midrun.hooks import HOOKS
 
 WARM_UP = 50
+TURN = 10
 READY_PATIENCE = 20.0
 
 
-class Timed(TinyRegressor):
-    """The quickstart's model, which notes when each of its steps begins."""
+class Shown(TinyRegressor):
+    """The quickstart's model with options, which waits at its start until what is to look at it does."""
 
     def __init__(self, mountpoint: Path, port: int, *, enabled: bool, ready: Callable[[Any], None]) -> None:
         super().__init__()
-        vars(self)["_midrun"] = type(self._midrun)(
-            type(self._midrun.config)(midrun_enabled=enabled, fuse_mountpoint=str(mountpoint), rest_port=port)
-        )
-        self.begun: list[float] = []
+        config = MidrunConfig(midrun_enabled=enabled, fuse_mountpoint=str(mountpoint), rest_port=port)
+        vars(self)["_midrun"] = Attachment(config)  # what the quickstart's model would have made of these options
         self.ready = ready
 
     def on_train_start(self) -> None:
         """Wait until all that is to look at the run does."""
         super().on_train_start()
         self.ready(self)
+
+
+class Timed(Shown):
+    """One that notes when each of its steps begins."""
+
+    def __init__(self, mountpoint: Path, port: int, *, enabled: bool, ready: Callable[[Any], None]) -> None:
+        super().__init__(mountpoint, port, enabled=enabled, ready=ready)
+        self.begun: list[float] = []
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Note the time and train."""
@@ -108,6 +122,56 @@ CASES = {
 }
 
 
+class Turns:
+    """A loader that gives the model the other class every `TURN` batches, and notes when each batch was asked for.
+
+    Parameters
+    ----------
+    loader
+        The batches.
+    model
+        The model that trains on them.
+    """
+
+    def __init__(self, loader: DataLoader[Any], model: Shown) -> None:
+        self.loader, self.model = loader, model
+        self.classes = (_without_midrun(), type(model))
+        self.times: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self.loader):
+            if number % TURN == 0:
+                # In the order plain, midrun, midrun, plain: a drift of the machine's speed favours neither.
+                self.model.__class__ = self.classes[(number // TURN + 1) // 2 % 2]
+            self.times.append(time.perf_counter())
+            yield batch
+        self.model.__class__ = self.classes[1]
+
+    def ratios(self) -> tuple[list[float], float]:
+        """Return the ratio of each pair of turns, and the median step time of the plain ones."""
+        took = [after - before for before, after in pairwise(self.times)]
+        turns = [statistics.median(took[at + 1 : at + TURN]) for at in range(WARM_UP, len(took) - TURN, TURN)]
+        first = WARM_UP // TURN
+        plain = {at: (first + at + 1) // 2 % 2 == 0 for at in range(len(turns))}
+        ratios = [
+            turns[at + 1] / turns[at] if plain[at] else turns[at] / turns[at + 1]
+            for at in range(len(turns) - 1)
+            if plain[at] != plain[at + 1]
+        ]
+        return ratios, statistics.median(turn for at, turn in enumerate(turns) if plain[at])
+
+
+def _without_midrun() -> type:
+    """Return the quickstart's model as it would be without the mixin."""
+    own = {
+        name: value for name, value in vars(TinyRegressor).items() if name not in {*HOOKS, "__dict__", "__weakref__"}
+    }
+    return type("Plain", (L.LightningModule,), own)
+
+
 class Bench:
     """Trains in blocks, in one temporary folder."""
 
@@ -124,30 +188,42 @@ class Bench:
         procfs = self.folder / "procfs"
         with ExitStack() as beside:
 
-            def ready(model: Any) -> None:  # noqa: ANN401 - Timed, which takes this function
+            def ready(model: Any) -> None:  # noqa: ANN401 - Shown, which takes this function
                 if case is None:
                     return
                 if not case.enabled:
                     beside.enter_context(hello(procfs))
                 else:
-                    wait_for(lambda: all(s.state == "running" for s in model.midrun.run.services.values()))
+                    _await_faces(model)
                 for kind, rate, what in case.readers:
                     beside.enter_context(reader(kind, rate, what.format(procfs=procfs, url=model.midrun.url)))
 
             enabled = case is not None and case.enabled
             model = Timed(procfs, 18090, enabled=enabled, ready=ready)
-            trainer = L.Trainer(
-                max_epochs=1,
-                accelerator="cpu",
-                logger=False,
-                default_root_dir=str(self.folder),
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-            )
-            trainer.fit(model, self.data)
+            self.trainer().fit(model, self.data)
         begun = model.begun[WARM_UP:]
         return (begun[-1] - begun[0]) / (len(begun) - 1)
+
+    def turns(self, count: int) -> tuple[list[float], float]:
+        """Return the ratios of `count` pairs of turns within one fit, and the median step time without midrun."""
+        steps = WARM_UP + 2 * TURN * count
+        dataset = TensorDataset(torch.randn(32 * steps, 8), torch.randn(32 * steps, 1))
+        model = Shown(self.folder / "procfs", 18090, enabled=True, ready=_await_faces)
+        turns = Turns(DataLoader(dataset, batch_size=32), model)
+        self.trainer().fit(model, turns)
+        return turns.ratios()
+
+    def trainer(self) -> L.Trainer:
+        """Return a Trainer that does nothing besides."""
+        return L.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            default_root_dir=str(self.folder),
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
 
     def pairs(self, case: Case, count: int) -> tuple[list[float], float]:
         """Return the ratios of `count` pairs, and the median step time without midrun."""
@@ -160,6 +236,11 @@ class Bench:
             ratios.append(seen / plain)
             plain_times.append(plain)
         return ratios, statistics.median(plain_times)
+
+
+def _await_faces(model: Any) -> None:  # noqa: ANN401 - Shown, which takes this function
+    services = model.midrun.run.services
+    wait_for(lambda: all(services[name].state == "running" for name in ("rest", "fuse")))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -195,7 +276,10 @@ def main() -> None:
             "| beside training | ratio | quartiles | 95 % of the median | step without midrun |\n|---|---|---|---|---|"
         )
         for name in arguments.cases or CASES:
-            ratios, plain = bench.pairs(CASES[name], arguments.pairs)
+            if name == "idle":
+                ratios, plain = bench.turns(20 * arguments.pairs)
+            else:
+                ratios, plain = bench.pairs(CASES[name], arguments.pairs)
             low, _, high = statistics.quantiles(ratios, n=4)
             least, most = interval(ratios)
             print(
