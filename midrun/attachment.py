@@ -40,7 +40,8 @@ class Attachment:
         """The hooks whose overrides are running."""
         self.reached: set[str] = set()
         """The hooks of which midrun's part has run, or is running."""
-        self._run: Run | None = None
+        self.run: Run | None = None
+        """The run while it is live, else None."""
         self._ranks: Ranks | None = None
         self._run_id: str | None = None
         self._port: int | None = None
@@ -51,11 +52,6 @@ class Attachment:
         return type(self), (self.config, self.given)
 
     @property
-    def run(self) -> Run | None:
-        """The run while it is live, else None."""
-        return self._run
-
-    @property
     def run_dir(self) -> str | None:
         """The run directory, the same on every rank, or None while nothing runs, or until rank zero has told it."""
         return None if self._ranks is None else self._ranks.directory
@@ -63,7 +59,7 @@ class Attachment:
     @property
     def url(self) -> str | None:
         """Address of the REST API, or None while it does not run."""
-        return None if self._run is None else self._run.rest_url
+        return None if self.run is None else self.run.rest_url
 
     def missed(self, override: str, hook: str) -> None:
         """Say, once, that an override did not call `super()`."""
@@ -96,7 +92,7 @@ class Attachment:
         trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
         if not self.config.midrun_enabled or trainer is None or trainer.strategy._lightning_module is not module:  # noqa: SLF001 - no other way
             return
-        if self._run is not None and self._run.loop.module is not module:
+        if self.run is not None and self.run.loop.module is not module:
             # A shallow copy of a model that is being trained: its run is another.
             vars(module)["_midrun"] = type(self)(self.config, self.given)
             vars(module)["_midrun"].setup(module, stage)
@@ -123,7 +119,7 @@ class Attachment:
         ranks = self._ranks = Ranks(trainer, directory)
         if directory is None:
             return
-        run = self._run = Run(
+        run = self.run = Run(
             self.config, self._run_id, directory, LightningLoop(trainer, module), ranks, port=self._port
         )
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
@@ -132,14 +128,14 @@ class Attachment:
     def _raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note the exception that ends the loop; it goes on its way, whatever becomes of the note."""
         try:
-            if self._run is not None:
-                self._run.raised(exception, outcome)
+            if self.run is not None:
+                self.run.raised(exception, outcome)
         except Exception as error:  # noqa: BLE001 - as said
             self.broke("on_exception", error)
 
     def _stop(self) -> None:
         """Stop the run, if one is live; never raises an error of midrun's own."""
-        run, self._run = self._run, None
+        run, self.run = self.run, None
         self._ranks = None
         ending, self._ending = self._ending, None
         if ending is not None:
@@ -151,7 +147,7 @@ class Attachment:
                 self._port = run.rest.port
 
     def _tell(self, message: str, kind: str | None = None) -> None:
-        if self._run is not None:
-            self._run.log.alert(message, kind)
+        if self.run is not None:
+            self.run.log.alert(message, kind)
         else:
             tell(logging.WARNING, message)

@@ -73,8 +73,8 @@ def part_of(name: str) -> Callable[..., None]:
         try:
             if live is None:
                 getattr(attachment, name)(module, *args, **kwargs)
-            elif attachment.run is not None:
-                live(attachment.run, *args, **kwargs)
+            elif (run := attachment.run) is not None:
+                live(run, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
             attachment.broke(name, error)
 

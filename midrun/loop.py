@@ -5,13 +5,14 @@ What leans on Lightning's insides is here, but for two attributes that `attachme
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from midrun.sample import Sample, Scalar, is_real_scalar, take
+from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -106,14 +107,10 @@ class LightningLoop:
             [rate if type(rate := group.get("lr")) is float else _now(rate) for group in optimizer.param_groups]
             for optimizer in self._trainer.optimizers
         ]
-        return take(
-            (self._steps if self.module.automatic_optimization else self._manual_steps).total.completed,
-            self._epochs.current.completed,
-            batch,
-            self._metrics(),
-            rates,
-            on_device=self._on_device,
-        )
+        steps = self._steps if self.module.automatic_optimization else self._manual_steps
+        metrics, epoch = self._metrics(), self._epochs.current.completed
+        copies = copies_of(metrics, rates) if self._on_device else ()
+        return Sample(steps.total.completed, epoch, batch, time.time(), metrics, rates, copies)
 
     def _metrics(self) -> dict[str, Scalar]:
         """Return what has been logged up to now, under the names that `trainer.callback_metrics` gives.

@@ -7,7 +7,6 @@ making one costs microseconds: turning them into floats is the reader's work.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -78,22 +77,8 @@ NOTHING = Sample(0, 0, None, 0.0, {}, ())
 """The sample of a run that has reached no safe point."""
 
 
-def take(
-    global_step: int,
-    epoch: int,
-    batch: int | None,
-    metrics: Mapping[str, Scalar],
-    rates: Rates,
-    *,
-    on_device: bool,
-) -> Sample:
-    """Return a sample; `on_device` says that some scalars may be tensors that are not on the CPU."""
-    copies = _copies(metrics, rates) if on_device else ()
-    return Sample(global_step, epoch, batch, time.time(), metrics, rates, copies)
-
-
-def _copies(metrics: Mapping[str, Scalar], rates: Rates) -> tuple[tuple[list[tuple[str, int, int]], HostCopy], ...]:
-    """Start one copy to the host for each device that holds scalars."""
+def copies_of(metrics: Mapping[str, Scalar], rates: Rates) -> tuple[tuple[list[tuple[str, int, int]], HostCopy], ...]:
+    """Start one copy to the host for each device that holds scalars, and return them as `Sample.copies`."""
     by_device: dict[torch.device, list[tuple[tuple[str, int, int], torch.Tensor]]] = {}
     for place, scalar in _placed(metrics, rates):
         if isinstance(scalar, torch.Tensor) and scalar.device.type != "cpu" and is_real_scalar(scalar):

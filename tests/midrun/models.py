@@ -99,7 +99,7 @@ def trainer(root: Path, **options: Any) -> L.Trainer:
 def run_of(model: L.LightningModule) -> Run:
     """Return the live run of a model."""
     assert isinstance(model, MidrunMixin)
-    run = model.midrun._run
+    run = model.midrun.run
     assert run is not None
     return run
 
@@ -112,7 +112,7 @@ def sample_of(model: L.LightningModule) -> Sample:
 def runs(model: L.LightningModule) -> bool:
     """Say whether a model has a live run."""
     assert isinstance(model, MidrunMixin)
-    return model.midrun._run is not None
+    return model.midrun.run is not None
 
 
 def read(model: L.LightningModule, path: str) -> str:

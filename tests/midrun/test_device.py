@@ -22,7 +22,7 @@ from midrun.device import HostCopy
 from midrun.fs.faults import Fault
 from midrun.fs.later import Later
 from midrun.root import Root
-from midrun.sample import NOTHING, Sample, take
+from midrun.sample import NOTHING, Sample, copies_of
 from tests.midrun.models import Watched, batches, record, run_of, settled, trainer
 
 
@@ -138,7 +138,9 @@ def test_a_copy_that_fails_raises_for_its_reader() -> None:
 
 
 def test_a_sample_of_the_host_s_values_never_waits() -> None:
-    sample = take(1, 0, 0, {"loss": torch.tensor(0.5), "plain": 2.0}, [[0.1]], on_device=True)
+    metrics: dict[str, Tensor | float] = {"loss": torch.tensor(0.5), "plain": 2.0}
+    rates = [[0.1]]
+    sample = Sample(1, 0, 0, 0.0, metrics, rates, copies_of(metrics, rates))
     assert sample.copies == ()
     assert sample.arrived
     assert sample.values().metrics == {"loss": 0.5, "plain": 2.0}

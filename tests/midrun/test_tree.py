@@ -379,7 +379,7 @@ def test_another_thread_reads_the_whole_tree_while_training_changes_it(tmp_path:
     model, over, errors, count = Changing(), threading.Event(), list[str](), Counter[str]()
 
     def look(path: str) -> None:
-        run = model.midrun._run
+        run = model.midrun.run
         if run is not None:
             tree = run._answers._tree
             node, _ = tree.walk(path)
