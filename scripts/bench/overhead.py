@@ -144,11 +144,12 @@ class Turns:
     def __iter__(self) -> Iterator[Any]:
         for number, batch in enumerate(self.loader):
             if number % TURN == 0:
-                # In the order plain, midrun, midrun, plain: a drift of the machine's speed favours neither.
-                self.model.__class__ = self.classes[(number // TURN + 1) // 2 % 2]
+                # In the order plain, midrun, midrun, plain: a drift of the machine's speed favours neither. The last
+                # turn is midrun's, which must see the end of the fit.
+                last = number >= len(self) - TURN
+                self.model.__class__ = self.classes[1 if last else (number // TURN + 1) // 2 % 2]
             self.times.append(time.perf_counter())
             yield batch
-        self.model.__class__ = self.classes[1]
 
     def ratios(self) -> tuple[list[float], float]:
         """Return the ratio of each pair of turns, and the median step time of the plain ones."""
