@@ -68,6 +68,8 @@ class Server:
         )
         self._listener.channel_class = _Channel
         self._stopping = threading.Event()
+        self._trigger = threading.Lock()
+        """Held to pull waitress's trigger and to close it: the number of a closed one could be another's by then."""
         self._thread = threading.Thread(target=self._run, name="midrun-web", daemon=True)
 
     def start(self) -> None:
@@ -76,9 +78,10 @@ class Server:
 
     def stop(self) -> None:
         """Free the port, finish what is nearly done and end. It returns at once; `ended` is called later."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._listener.trigger.pull_trigger()
+        with self._trigger:
+            self._stopping.set()
+            if self._thread.is_alive() and not self.clean:
+                self._listener.trigger.pull_trigger()
 
     def _run(self) -> None:
         try:
@@ -115,9 +118,11 @@ class Server:
         with workers.lock:
             while workers.threads and time.monotonic() < end:
                 workers.thread_exit_cv.wait(end - time.monotonic())
-            self.clean = not workers.threads
-        if self.clean:
-            listener.trigger.close()
+            stuck = bool(workers.threads)
+        if not stuck:
+            with self._trigger:
+                listener.trigger.close()
+                self.clean = True
         # Else a worker is stuck. It may pull the trigger yet, and the number of a closed one could be another's.
 
     def _owes(self) -> bool:
