@@ -2,8 +2,9 @@
 
 python -m tests.fs.hungry WIRE PAGE SLEEPS INTERVAL SYSCALLS
 
-It answers over the socket WIRE until the face says that it is done. When SLEEPS is 1, it makes way for waiting faces
-at its safe points, as the page PAGE tells. INTERVAL is the interpreter's switch interval in seconds.
+It prints a line when its loop begins, and answers over the socket WIRE until the face says that it is done. When SLEEPS
+is 1, it makes way for waiting faces at its safe points, as the page PAGE tells. INTERVAL is the interpreter's switch
+interval in seconds.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main(wire: int, page_fd: int, *, sleeps: bool, interval: float, syscalls: bo
     answers.start()
     asks, later, null = page.asks, root.later, os.open("/dev/null", os.O_WRONLY)
     end = time.monotonic() + 30
+    print("spinning", flush=True)  # noqa: T201 - the test waits for it
     while not done and time.monotonic() < end:
         for _ in range(15_000):
             pass

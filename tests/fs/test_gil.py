@@ -27,8 +27,12 @@ async def hungry_trainer(*, sleeps: bool, interval: float, syscalls: bool) -> As
     ours, theirs = socket.socketpair()
     options = [str(theirs.fileno()), str(page.fd), str(int(sleeps)), str(interval), str(int(syscalls))]
     command = [sys.executable, "-m", "tests.fs.hungry", *options]
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno(), page.fd])  # noqa: ASYNC220 - nothing else runs yet
+    inherited = [theirs.fileno(), page.fd]
+    process = subprocess.Popen(command, pass_fds=inherited, stdout=subprocess.PIPE)  # noqa: ASYNC220 - nothing else runs
     theirs.close()
+    # Before its loop begins the tree thread answers at once.
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"spinning\n"
     wire = Wire(ours, page)
     try:
         async with trio.open_nursery() as nursery:
@@ -38,6 +42,7 @@ async def hungry_trainer(*, sleeps: bool, interval: float, syscalls: bool) -> As
     finally:
         process.kill()
         process.wait()
+        process.stdout.close()
 
 
 async def ask_often(wire: Wire, count: int, seconds: float, path: str = "step") -> list[float]:
