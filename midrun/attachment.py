@@ -39,7 +39,7 @@ class Attachment:
         self.under_way: set[str] = set()
         """The hooks whose overrides are running."""
         self.reached: set[str] = set()
-        """The hooks of which midrun's part has run, or is running."""
+        """Those of them in which midrun's part has run, or is running."""
         self.run: Run | None = None
         """The run while it is live, else None."""
         self._ranks: Ranks | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 
 from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
 
@@ -54,6 +55,14 @@ class Loop(Protocol):
     def limits(self) -> Limits:
         """Where the loop ends."""
 
+    @property
+    def batch(self) -> int | None:
+        """Index of the training batch that is under way; None between two batches."""
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether any thread may take a sample between an optimizer step and the end of its batch."""
+
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch."""
 
@@ -62,7 +71,7 @@ class LightningLoop:
     """The loop of a Trainer that runs a LightningModule."""
 
     def __init__(self, trainer: Trainer, module: LightningModule) -> None:
-        self._trainer = trainer
+        self._trainer, self._strategy = trainer, trainer.strategy
         self.module = module
         self._on_device = trainer.strategy.root_device.type != "cpu"
         self._connector = trainer._logger_connector  # noqa: SLF001 - see `_metrics`
@@ -70,11 +79,12 @@ class LightningLoop:
         # The two numbers behind `trainer.global_step`, which takes several times as long as all else in a sample.
         self._steps = epoch_loop.automatic_optimization.optim_progress.optimizer.step
         self._manual_steps = epoch_loop.manual_optimization.optim_step_progress
-        self._epochs = trainer.fit_loop.epoch_progress
+        self._epochs = trainer.fit_loop.epoch_progress.current
+        self._batches = epoch_loop.batch_progress.current
         # Outside of fit these would be what an earlier fit left behind.
         fits = trainer.state.fn == "fit"
         self._results: dict[str, Any] = epoch_loop._results if fits else {}  # noqa: SLF001 - as above
-        self._named: list[tuple[Any, tuple[str, ...]]] = []
+        self._named: list[tuple[dict[str, Any], tuple[str, ...]]] = []
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -98,19 +108,40 @@ class LightningLoop:
         batches = self._trainer.num_training_batches
         return Limits(_limit(self._trainer.max_epochs), _limit(self._trainer.max_steps), _limit(batches) or None)
 
+    @property
+    def batch(self) -> int | None:
+        """Index of the training batch that is under way; None between two batches."""
+        batches = self._batches
+        return batches.ready - 1 if batches.ready > batches.completed else None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether any thread may take a sample between an optimizer step and the end of its batch.
+
+        Then the step itself is all that changes until the batch ends; an optimizer that evaluates again shows its
+        newest evaluation. With manual optimization a batch goes on after a step, and logs. A device's scalars are
+        copied in the order of its work, which is the training thread's.
+        """
+        return not self._on_device and bool(self.module.automatic_optimization)
+
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch.
 
-        It runs twice a batch in the training thread, hence the shortcuts past Lightning's properties.
+        It runs once or twice a batch in the training thread, where nothing of it is in the processor's cache: hence the
+        shortcuts past Lightning's properties, and the loops in place of comprehensions.
         """
-        rates = [
-            [rate if type(rate := group.get("lr")) is float else _now(rate) for group in optimizer.param_groups]
-            for optimizer in self._trainer.optimizers
-        ]
-        steps = self._steps if self.module.automatic_optimization else self._manual_steps
-        metrics, epoch = self._metrics(), self._epochs.current.completed
+        rates = []
+        for optimizer in self._strategy.optimizers:
+            row: list[Scalar | None] = []
+            for group in optimizer.param_groups:
+                rate = group.get("lr")
+                row.append(rate if type(rate) is float else _now(rate))
+            rates.append(row)
+        steps = self._steps if self.module._automatic_optimization else self._manual_steps  # noqa: SLF001 - as said
+        metrics = self._metrics()
         copies = copies_of(metrics, rates) if self._on_device else ()
-        return Sample(steps.total.completed, epoch, batch, time.time(), metrics, rates, copies)
+        taken = (steps.total.completed, self._epochs.completed, batch, time.time(), metrics, rates, copies)
+        return tuple.__new__(Sample, taken)
 
     def _metrics(self) -> dict[str, Scalar]:
         """Return what has been logged up to now, under the names that `trainer.callback_metrics` gives.
@@ -121,11 +152,11 @@ class LightningLoop:
         """
         metrics: dict[str, Scalar] = {**self._connector._callback_metrics}  # noqa: SLF001 - as said
         if len(self._results) != len(self._named):
-            self._named = [(result, _names(result.meta)) for result in self._results.values()]
+            self._named = [(vars(result), _names(result.meta)) for result in list(self._results.values())]
         for result, names in self._named:
-            if names and not result.has_reset:
-                value = result._forward_cache  # noqa: SLF001 - as said
-                if isinstance(value, torch.Tensor):
+            if names and not result["has_reset"]:
+                value = result["_forward_cache"]
+                if isinstance(value, Tensor):
                     for name in names:
                         metrics[name] = value
         return metrics
@@ -133,7 +164,7 @@ class LightningLoop:
 
 def _now(rate: Any) -> Scalar | None:  # noqa: ANN401 - an optimizer's options have no types
     """Return a learning rate that stays as it is: schedulers change a tensor in place. A device's is copied later."""
-    if isinstance(rate, torch.Tensor) and rate.device.type == "cpu" and is_real_scalar(rate):
+    if isinstance(rate, Tensor) and rate.device.type == "cpu" and is_real_scalar(rate):
         return float(rate.item())
     return rate  # type: ignore[no-any-return]  # a number, or what is not shown
 

@@ -93,20 +93,22 @@ class MidrunMixin(_Base):
         return self._midrun
 
 
+class _Behind(dict[type, Callable[..., Any] | None]):
+    """For each class of model, the hook `name` that `super()` finds from the mixin; None where that does nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __missing__(self, cls: type) -> Callable[..., Any] | None:
+        mro = cls.__mro__
+        owner = next(kind for kind in mro[mro.index(MidrunMixin) + 1 :] if self.name in vars(kind))
+        does_nothing = self.name in PARTS and owner.__name__ == "ModelHooks"  # Lightning's own
+        return self.setdefault(cls, None if does_nothing else vars(owner)[self.name])
+
+
 def _hook(name: str) -> Callable[..., Any]:
     """Return the mixin's hook `name`: the module's own part, then midrun's."""
-    part = part_of(name)
-    inner: dict[type, Callable[..., Any] | None] = {}
-    """For each class of model, the hook behind the mixin's; None where that is Lightning's own, which does nothing."""
-
-    def hook(self: MidrunMixin, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
-        kind = type(self)
-        own = inner[kind] if kind in inner else inner.setdefault(kind, _behind(kind, name))
-        result = None if own is None else own(self, *args, **kwargs)
-        self._midrun.reached.add(name)
-        part(self, *args, **kwargs)
-        return result
-
+    hook = part_of(name, _Behind(name))
     hook.__name__, hook.__qualname__ = name, f"MidrunMixin.{name}"
     hook.__doc__ = f"Do the module's own part of `{name}`, then midrun's."
     return hook
@@ -114,17 +116,6 @@ def _hook(name: str) -> Callable[..., Any]:
 
 for _name in HOOKS:
     setattr(MidrunMixin, _name, _hook(_name))
-
-
-def _behind(cls: type, name: str) -> Callable[..., Any] | None:
-    """Return the hook `name` that `super()` finds from the mixin, unless it is Lightning's own and does nothing.
-
-    The hooks of each batch are called often enough for the way there to be seen in a small model's step time.
-    """
-    mro = cls.__mro__
-    owner = next(kind for kind in mro[mro.index(MidrunMixin) + 1 :] if name in vars(kind))
-    does_nothing = name in PARTS and owner.__name__ == "ModelHooks"
-    return None if does_nothing else vars(owner)[name]
 
 
 def _check_order(cls: type) -> None:
@@ -171,7 +162,7 @@ def _guard(cls: type, name: str) -> None:
             part(self, *args, **kwargs)
         elif outermost and name in SAFE_POINTS and attachment.run is not None:
             # What the override has logged after midrun's part is this batch's too.
-            attachment.run.publish()
+            attachment.run.logged()
         return result
 
     setattr(cls, name, guarded)

@@ -22,6 +22,7 @@ from midrun.device import HostCopy
 from midrun.fs.faults import Fault
 from midrun.fs.later import Later
 from midrun.root import Root
+from midrun.run import Run
 from midrun.sample import NOTHING, Sample, copies_of
 from tests.midrun.models import Watched, batches, record, run_of, settled, trainer
 
@@ -134,6 +135,14 @@ def test_a_copy_that_fails_raises_for_its_reader() -> None:
         copied([torch.tensor(1.0)], event).values()
 
 
+def put_up(run: Run, sample: Sample) -> None:
+    """Have a run show a sample, as if its loop had given it."""
+    loop: Any = run.loop
+    loop.sample = lambda _: sample
+    run.publish(None)
+    del loop.sample
+
+
 # ---- the sample
 
 
@@ -178,7 +187,7 @@ def test_a_reader_gets_values_that_are_there_at_once(tmp_path: Path) -> None:
     def work(model: Watched) -> None:
         event = StandIn()
         event.come.set()
-        run_of(model).sample = pending(event, loss=0.5)
+        put_up(run_of(model), pending(event, loss=0.5))
         assert run_of(model).valued(lambda _, values: values.metrics["loss"]) == 0.5
 
     during_a_fit(tmp_path, work)
@@ -187,7 +196,7 @@ def test_a_reader_gets_values_that_are_there_at_once(tmp_path: Path) -> None:
 def test_a_reader_of_values_on_their_way_waits_for_the_disk_thread_alone(tmp_path: Path) -> None:
     def work(model: Watched) -> None:
         run, event = run_of(model), StandIn()
-        run.sample = pending(event, loss=0.5)
+        put_up(run, pending(event, loss=0.5))
         threads: list[str] = []
 
         def show(sample: Sample, values: Any) -> Any:
@@ -216,7 +225,7 @@ def test_a_reader_is_told_when_the_device_fails(tmp_path: Path) -> None:
     def work(model: Watched) -> None:
         run, event = run_of(model), StandIn()
         event.broken = RuntimeError("device-side assert triggered")
-        run.sample = pending(event, loss=0.5)
+        put_up(run, pending(event, loss=0.5))
         later = run.valued(lambda _, values: values.metrics["loss"])
         assert isinstance(later, Later)
         event.come.set()
@@ -232,7 +241,7 @@ def test_the_last_state_is_written_though_the_device_fails(tmp_path: Path) -> No
         event.broken = RuntimeError("device-side assert triggered")
         event.come.set()
         broken = pending(event, loss=0.5)._replace(global_step=41)
-        run.sample = broken
+        put_up(run, broken)
         loop: Any = run.loop
         loop.sample = lambda _: broken  # From here on nothing else comes.
         assert Root(run).last_state()["metrics"] == {}
@@ -252,7 +261,7 @@ def test_training_goes_on_while_a_device_is_slow(tmp_path: Path) -> None:
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
             super().on_train_batch_start(batch, batch_idx)
             run = run_of(self)
-            run.sample = pending(event, loss=0.5)
+            put_up(run, pending(event, loss=0.5))
             assert isinstance(run.valued(lambda _, values: values), Later)
 
         def on_train_end(self) -> None:

@@ -39,7 +39,7 @@ PLACES = {
     "setup": (0, None),
     "configure_optimizers": (0, None),
     "on_fit_start": (0, None),
-    "callback": (0, None),
+    "callback": (0, 0),
     "dataloader": (2, 1),
     "on_train_batch_start": (1, 1),
     "training_step": (1, 1),

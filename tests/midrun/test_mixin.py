@@ -30,7 +30,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Deed]:
         @functools.wraps(part)
         def noted(self: Run, *args: Any, **kwargs: Any) -> None:
             part(self, *args, **kwargs)
-            done.append((name, self.batch, self.sample.global_step, self.loop.stage))
+            done.append((name, self.sample.batch, self.sample.global_step, self.loop.stage))
 
         return noted
 

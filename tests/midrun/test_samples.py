@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,52 @@ def test_manual_optimization_with_several_optimizers(tmp_path: Path) -> None:
     model = Manual()
     trainer(tmp_path).fit(model, batches(2))
     assert model.checks == [(STEP, 0, 0), (END, 1, 0), (STEP, 1, 1), (STEP, 2, 1), (END, 3, 1)]
+
+
+def test_a_manual_step_is_shown_as_it_was_until_the_next_safe_point(tmp_path: Path) -> None:
+    seen: list[tuple[int, float | None]] = []
+
+    class Model(Manual):
+        def note(self, name: str, value: Any, **options: Any) -> None:
+            super().note(name, value, **options)
+            if name == "second/loss":  # It is logged after the first step.
+                sample = sample_of(self)
+                seen.append((sample.global_step, sample.values().metrics.get(name)))
+                logged.append(self.noted[name])
+
+    logged: list[float] = []
+    trainer(tmp_path).fit(Model(), batches(2))
+    assert seen == [(0, None), (1, logged[0])]
+
+
+def test_a_step_under_way_is_shown_with_what_its_batch_has_logged(tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None, float]] = []
+
+    class Model(Watched):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+            self.log("index", float(batch_idx))
+            return self.loss(batch)
+
+        def configure_optimizers(self) -> Any:
+            model = self
+
+            class Looked(torch.optim.SGD):
+                def step(self, closure: Any = None) -> Any:
+                    loss = closure()
+                    looking = threading.Thread(target=model.look)
+                    looking.start()
+                    looking.join()
+                    super().step()
+                    return loss
+
+            return Looked(self.parameters(), lr=0.1)
+
+        def look(self) -> None:
+            sample = sample_of(self)
+            seen.append((sample.global_step, sample.batch, sample.values().metrics["index"]))
+
+    trainer(tmp_path).fit(Model(), batches(3))
+    assert seen == [(0, 0, 0.0), (1, 1, 1.0), (2, 2, 2.0)]
 
 
 def test_a_manual_step_that_steps_nothing(tmp_path: Path) -> None:
