@@ -21,10 +21,10 @@ from typing import Any
 
 from midrun.fs import forks
 from midrun.fs.faults import Fault, dump
+from midrun.fs.frames import CHUNK, Frames, Garbled, Notice, frame
 from midrun.fs.later import Later
 from midrun.fs.page import CALLS, SLOTS, Page
 from midrun.fs.verbs import Tree
-from midrun.fs.wire import CHUNK, Frames, Garbled, Notice, frame
 
 _logger = logging.getLogger(__name__)
 
@@ -82,15 +82,15 @@ class Answers:
             self._close_all()
         return lambda: self.call(lambda: self._close(wire))
 
-    def watch(self, pidfd: int, died: Callable[[], object]) -> None:
-        """Call `died`, once, in the tree thread when the process of `pidfd` has ended, and close the descriptor."""
+    def watch(self, fd: int, ended: Callable[[], object]) -> None:
+        """Call `ended`, once, in the tree thread when `fd` can be read or has come to its end, and close it."""
 
-        def ended() -> None:
-            self._unwatch(pidfd)
-            died()
+        def end() -> None:
+            self._unwatch(fd)
+            ended()
 
-        self._watched.add(pidfd)
-        self.call(lambda: self._selector.register(pidfd, selectors.EVENT_READ, ended))
+        self._watched.add(fd)
+        self.call(lambda: self._selector.register(fd, selectors.EVENT_READ, end))
         if self._ended:
             self._close_all()
 
@@ -107,9 +107,9 @@ class Answers:
         self._selector.close()
         for wire in self._wires:
             wire.socket.close()
-        for pidfd in self._watched:
+        for fd in self._watched:
             with suppress(OSError):
-                os.close(pidfd)
+                os.close(fd)
 
     def _run(self) -> None:
         while not self._over:
@@ -139,22 +139,22 @@ class Answers:
         """Run `work`; a mistake in it must not end this thread, which answers every face."""
         try:
             work()
-        except Exception:
+        except BaseException:
             _logger.exception("a task of the tree thread failed")
 
     def _close_all(self) -> None:
         """Close what is open. Once the thread has ended, who brings a wire or a descriptor too late calls it too."""
         for wire in list(self._wires):
             self._close(wire)
-        for pidfd in list(self._watched):
-            self._unwatch(pidfd)
+        for fd in list(self._watched):
+            self._unwatch(fd)
 
-    def _unwatch(self, pidfd: int) -> None:
-        if pidfd in self._watched:
-            self._watched.discard(pidfd)
+    def _unwatch(self, fd: int) -> None:
+        if fd in self._watched:
+            self._watched.discard(fd)
             with suppress(KeyError):  # It is not registered yet, or no more.
-                self._selector.unregister(pidfd)
-            os.close(pidfd)
+                self._selector.unregister(fd)
+            os.close(fd)
 
     def _open(self, wire: _End) -> None:
         self._selector.register(wire.socket, selectors.EVENT_READ, partial(self._serve, wire))

@@ -1,44 +1,24 @@
 """A face process: what the mount and the web face have in common.
 
-A face is started by the trainer with the trainer's interpreter and module path, in a session of its own, and asks the
-trainer over a wire. It ends when the trainer says quit and also when the trainer ends in any way, kill -9 included,
-which it sees by pidfd; then it takes away what it put up.
+A face is started by the trainer, see `birth`, and asks it over a wire. It ends when the trainer says quit and also when
+the trainer ends in any way, kill -9 included, which it sees by pidfd; then it takes away what it put up.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import trio
 
+from midrun.fs.birth import UNWANTED, Handed
 from midrun.fs.faults import Gone
 from midrun.fs.page import Page
 from midrun.fs.view import View
 from midrun.fs.wire import Wire
-
-UNWANTED = signal.SIGUSR2
-"""Ends a face that has yet to begin, which would take long to hear the trainer say quit."""
-_NICENESS = 5
-
-
-@dataclass(frozen=True)
-class Handed:
-    """What the trainer hands to a face process, as JSON on its command line."""
-
-    module: str
-    """The face's module; it has `async def serve(face)`."""
-    trainer_pid: int
-    wire: int
-    page: int
-    slot: int
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 class Notified(Protocol):
@@ -85,19 +65,8 @@ class Face:
 Serve = Callable[[Face], Awaitable[None]]
 
 
-def main(handed: str) -> None:
-    """Run the face that `handed`, a JSON object with the members of `Handed`, describes, until it must end."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
-        # These come to whole groups, sessions and jobs. The trainer decides what they mean and says quit.
-        signal.signal(number, signal.SIG_IGN)
-    os.nice(_NICENESS)
-    config = Handed(**json.loads(handed))
-    try:
-        trainer = os.pidfd_open(config.trainer_pid)
-    except ProcessLookupError:
-        return
-    if os.getppid() != config.trainer_pid:
-        return  # The trainer ended before it could be watched; the number may be another process's by now.
+def live(config: Handed, trainer: int) -> None:
+    """Run the face that `config` describes until it must end; `trainer` is a pidfd of the trainer."""
     serve: Serve = importlib.import_module(config.module).serve
     signal.signal(UNWANTED, signal.SIG_IGN)  # From here on there may be something to take away.
     trio.run(_live, config, serve, trainer)

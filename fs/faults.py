@@ -155,3 +155,11 @@ def dump(fault: Fault) -> FaultRecord:
 def load(record: FaultRecord) -> Fault:
     """Return the fault of a record; a kind that this version does not know is a plain `Fault`."""
     return _KINDS.get(record["kind"], Fault)(record["message"], record["errors"])
+
+
+def message(error: BaseException) -> str:
+    """Return the message of any exception: its text is anybody's code, and may fail itself."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - as said
+        return "<exception str() failed>"

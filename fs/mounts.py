@@ -35,8 +35,9 @@ _STAT = """
 import os, sys
 try:
     os.stat(sys.argv[1])
+    print(0)
 except OSError as error:
-    sys.exit(error.errno)
+    print(error.errno)
 """
 
 # Children that were killed and did not end: a signal does not reach who waits for a mount that never answers.
@@ -122,9 +123,9 @@ def _plain(field: bytes) -> str:
 
 
 def _is_stale(mount: Mount) -> bool:
-    code = _run([sys.executable, "-I", "-S", "-c", _STAT, mount.mountpoint], _ANSWER)
-    if code is not None:
-        return code in _DEAD
+    said = _run([sys.executable, "-I", "-S", "-c", _STAT, mount.mountpoint], _ANSWER)
+    if said:
+        return int(said) in _DEAD
     # It neither answers nor says that it is dead. With its face gone nobody ever will, else the face is only stopped.
     return mount.pid is not None and not Path(f"/proc/{mount.pid}").exists()
 
@@ -138,21 +139,27 @@ def _remove(mount: Mount) -> None:
     # As umount -f -l does, but without a look at the path, which could hang.
     if libc.umount2(os.fsencode(mount.mountpoint), _FORCE | _DETACH | _NOFOLLOW) == 0:
         return
-    if _run(["fusermount3", "-u", "-z", "--", mount.mountpoint], _PATIENCE) != 0:
-        _run(["umount", "-l", "--", mount.mountpoint], _PATIENCE)
+    for program in (["fusermount3", "-u", "-z", "--"], ["umount", "-l", "--"]):
+        if find(mount.mountpoint) == mount:
+            _run([*program, mount.mountpoint], _PATIENCE)
 
 
-def _run(command: list[str], patience: float) -> int | None:
-    """Return the exit code of a program, or None when there is no such program or it did not end in time."""
+def _run(command: list[str], patience: float) -> bytes | None:
+    """Return what a program prints, or None when there is no such program or it did not end in time.
+
+    What its exit code says is lost in a program that ignores SIGCHLD.
+    """
     quiet = subprocess.DEVNULL
     try:
-        child = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)  # noqa: S603 - programs named here
+        child = subprocess.Popen(command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet)  # noqa: S603 - named here
     except OSError:
         return None
     try:
-        return child.wait(patience)
+        return child.communicate(timeout=patience)[0]
     except subprocess.TimeoutExpired:
         child.kill()
+        if child.stdout is not None:
+            child.stdout.close()
         _stuck.append(child)
         return None
 

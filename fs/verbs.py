@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
-from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound
+from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound, message
 from midrun.fs.later import Later
 from midrun.fs.names import split
 from midrun.fs.render import jsonable, render
@@ -74,8 +74,9 @@ def _guarded(verb: Callable[Concatenate[Any, str, P], T]) -> Callable[Concatenat
             return verb(self, path, *args, **kwargs)
         except Fault:
             raise
-        except Exception as error:
-            raise Fault(f"'{path}' failed: {type(error).__name__}: {error}") from error
+        except BaseException as error:
+            # A node is anybody's code: one that exits, or a library of Rust's that panics, must not end who asks it.
+            raise Fault(f"'{path}' failed: {type(error).__name__}: {message(error)}") from error
 
     return guarded
 

@@ -1,8 +1,8 @@
 """Processes: how the trainer starts a face, keeps it alive and ends it.
 
 A face is started by its module's name, never imported: it runs in a process and a session of its own, with the
-trainer's interpreter and module path. One that dies is started again, a few times; one that says why it can't serve is
-not.
+trainer's interpreter and module path, and is no child of the trainer's. One that dies is started again, a few times;
+one that says why it can't serve is not.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import midrun
 from midrun.fs import forks
 from midrun.fs.answers import Answers
-from midrun.fs.face import UNWANTED, Handed
+from midrun.fs.birth import UNWANTED, Handed
 from midrun.fs.page import Page
 from midrun.services import Service
 
-_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]);from midrun.fs.face import main; main(sys.argv[2])"
+_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]);from midrun.fs.birth import main; main(sys.argv[2])"
 _DEATHS = 5
 """How often a face may die within `_WINDOW` and be started again."""
 _WINDOW = 600.0
+_KILLED = 1.0
+"""Seconds in which a process ends that was killed, unless the kernel holds it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class FaceProcess:
     def __init__(self, service: Service, ties: Ties) -> None:
         self.service = service
         self._ties = ties
-        self._process: subprocess.Popen[bytes] | None = None
+        self._life: _Life | None = None
         self._disconnect: Callable[[], None] = lambda: None
         self._deaths: list[float] = []
         self._turn = threading.Lock()
@@ -98,49 +101,48 @@ class FaceProcess:
         self._stopping = True
         with self._turn:
             self._disconnect()
-            if self._process is not None and self.service.state == "starting":
-                self._process.send_signal(UNWANTED)
+            if self._life is not None and self.service.state == "starting":
+                self._life.signal(UNWANTED)
 
     def join(self, deadline: float) -> None:
         """Wait until the process has ended, and end it by force at `deadline` (of the monotonic clock)."""
-        process = self._process
-        if process is None:
+        life = self._life
+        if life is None:
             return
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.returncode != 0:
-            self.clear()
+        if not life.over.wait(max(0.0, deadline - time.monotonic())):
+            life.signal(signal.SIGKILL)
+            life.over.wait(_KILLED)
+        if life.over.is_set():
+            life.bury()
+        self.clear()
         if self.service.state != "failed":
             self.service.turn_off("the run has ended")
 
     def _spawn(self) -> None:
         listening = self.listener()
-        listener = None if listening is None else _Handover(listening)
         ours, theirs = socket.socketpair()
+        alive, life = socket.socketpair()
+        handover = _Handover(theirs, life, *([] if listening is None else [listening]))
         try:
-            given = [theirs.fileno(), self._ties.page.fd, *([] if listener is None else [listener.fileno()])]
             handed = Handed(
                 module=self.module,
                 trainer_pid=os.getpid(),
                 wire=theirs.fileno(),
                 page=self._ties.page.fd,
                 slot=self.slot,
-                options={**self.options(), **({} if listener is None else {"listener": listener.fileno()})},
+                life=life.fileno(),
+                options={**self.options(), **({} if listening is None else {"listener": listening.fileno()})},
             )
-            process = self._process = self._popen(json.dumps(asdict(handed)), given)
+            process = self._popen(json.dumps(asdict(handed)), [*handover.filenos(), self._ties.page.fd])
         except BaseException:
             ours.close()
+            alive.close()
             raise
         finally:
-            theirs.close()
-            if listener is not None:
-                listener.close()
+            handover.close()
+        self._life = _Life(process)
         self._disconnect = self._ties.answers.connect(ours, self._hear, self.slot)
-        with suppress(ProcessLookupError):
-            self._ties.answers.watch(os.pidfd_open(process.pid), lambda: self._ties.aside(lambda: self._ended(process)))
+        self._ties.answers.watch(alive.detach(), partial(self._died, self._life))
 
     def _popen(self, handed: str, given: list[int]) -> subprocess.Popen[bytes]:
         errors = subprocess.DEVNULL
@@ -164,41 +166,80 @@ class FaceProcess:
 
     def _hear(self, notice: str, detail: dict[str, Any]) -> None:
         if notice == "running":
+            if self._life is not None:
+                self._life.leave()
             self.service.run(**detail)
         elif notice == "failed":
             self.service.fail(str(detail.get("reason", "it gave no reason")))
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> None:
+    def _died(self, life: _Life) -> None:
+        life.over.set()
+        self._ties.aside(partial(self._ended, life))
+
+    def _ended(self, life: _Life) -> None:
         """Start the process again, unless it was told to end, or has said that it can't serve."""
-        code = process.wait()
+        life.bury()
         if self._stopping or self.service.state == "failed":
             return
         self._disconnect()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         now = time.monotonic()
         self._deaths = [*(death for death in self._deaths if now - death < _WINDOW), now]
         count = len(self._deaths)
         if count > _DEATHS:
             self.clear()
-            self.service.fail(f"its process ended {how}, {count} times in {_WINDOW / 60:.0f} min; it stays so")
+            self.service.fail(f"its process ended {count} times in {_WINDOW / 60:.0f} min; it stays so")
             return
-        self.service.start(f"its process ended {how} and is started again ({count} of {_DEATHS})")
+        self.service.start(f"its process ended and is started again ({count} of {_DEATHS})")
         self.start()
 
 
-class _Handover:
-    """A listening socket on its way to a face: no child that is forked meanwhile keeps it."""
+class _Life:
+    """One process of a face, and the one that it left to be nobody's child: together they are a process group.
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
+    Parameters
+    ----------
+    first
+        The process that was started, which is the group's leader.
+    """
+
+    def __init__(self, first: subprocess.Popen[bytes]) -> None:
+        self.over = threading.Event()
+        """Set when the group is no more."""
+        self._first = first
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the group."""
+        # While one of the group lives, its number is no other group's.
+        with suppress(ProcessLookupError, PermissionError):
+            if not self.over.is_set():
+                os.killpg(self._first.pid, number)
+
+    def leave(self) -> None:
+        """Take the exit code of the process that was started, which has ended once the other serves."""
+        self._first.poll()
+
+    def bury(self) -> None:
+        """Take the exit codes of what has ended, which where the trainer is the first process of all is its own."""
+        self._first.wait()
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-self._first.pid, 0)
+
+
+class _Handover:
+    """Sockets on their way to a face: no child that is forked meanwhile keeps them."""
+
+    def __init__(self, *sockets: socket.socket) -> None:
+        self._sockets = sockets
         forks.close_in_children(self)
 
-    def fileno(self) -> int:
-        return self._listener.fileno()
+    def filenos(self) -> list[int]:
+        return [end.fileno() for end in self._sockets]
 
     def close(self) -> None:
         forks.forget(self)
-        self._listener.close()
+        for end in self._sockets:
+            end.close()
 
     close_in_child = close
 
@@ -219,3 +260,13 @@ def _here() -> str:
         return os.getcwd()
     except OSError:
         return ""  # The current directory has been deleted.
+
+
+def fill_standard_streams() -> None:
+    """Open what is closed of standard input, output and error, on nothing.
+
+    A program may have closed them. What is opened next would get their numbers, and whatever is printed.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) in {0, 1, 2}:
+        os.set_inheritable(fd, True)
+    os.close(fd)

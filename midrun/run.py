@@ -21,13 +21,13 @@ from midrun.config import MidrunConfig
 from midrun.directory import mountpoint
 from midrun.faces import Mount, Rest
 from midrun.fs.answers import Answers
-from midrun.fs.faults import Fault
+from midrun.fs.faults import Fault, message
 from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
 from midrun.log import RunLog
 from midrun.loop import Loop, Outcome
-from midrun.process import FaceProcess, Ties
+from midrun.process import FaceProcess, Ties, fill_standard_streams
 from midrun.ranks import Ranks
 from midrun.root import Root
 from midrun.sample import NOTHING, Sample, Values
@@ -80,6 +80,7 @@ class Run:
         *,
         port: int | None = None,
     ) -> None:
+        fill_standard_streams()
         self.config, self.run_id, self.loop = config, run_id, loop
         self.ranks = [ranks.own]
         """The ranks that are known; the others' are added when they have told."""
@@ -261,7 +262,7 @@ class Run:
         self._outcome = outcome
         self.exception = ExceptionRecord(
             type=f"{type(exception).__module__}.{type(exception).__qualname__}",
-            message=_message(exception),
+            message=message(exception),
             traceback="".join(traceback.format_exception(exception)),
             global_step=self.sample.global_step,
             epoch=self.sample.epoch,
@@ -275,7 +276,10 @@ class Run:
     @property
     def sample(self) -> Sample:
         """What the run looked like at the last safe point."""
-        return self._look(self.loop.batch) if self._stepping else self._sample
+        if not self._stepping:
+            return self._sample
+        # The step counts from the end of its batch on.
+        return self._look(self.loop.batch)._replace(global_step=self._sample.global_step)
 
     @property
     def status(self) -> str:
@@ -358,10 +362,3 @@ class Run:
 
     def _note_fault(self, text: str, kind: str) -> None:
         self.log.alert(f"a task failed:\n{text}", f"task {kind}")
-
-
-def _message(exception: BaseException) -> str:
-    try:
-        return str(exception)
-    except Exception:  # noqa: BLE001 - the text of an exception is anybody's code
-        return "<exception str() failed>"

@@ -98,7 +98,9 @@ def table(procfs: Path, url: str, plain: Path, count: int) -> None:
 
 def memory(trainer: int) -> str:
     """Return the resident memory of the faces of a trainer."""
-    faces = [child for child in psutil.Process(trainer).children() if "midrun.fs.face" in " ".join(child.cmdline())]
+    handed = f'"trainer_pid": {trainer},'
+    running = psutil.process_iter(["cmdline"])
+    faces = [process for process in running if handed in " ".join(process.info["cmdline"] or ())]
     sizes = [face.memory_info().rss / 1e6 for face in faces]
     return f"faces: {' + '.join(f'{size:.0f}' for size in sizes)} = {sum(sizes):.0f} MB resident"
 

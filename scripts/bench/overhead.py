@@ -1,18 +1,18 @@
-"""What midrun costs a training step: the quickstart's model with and without it, in turns, in one process.
+"""What midrun costs a training step: the quickstart's model with and without it, in turns, within one fit.
 
-python -m scripts.bench.overhead [--pairs N] [--steps N] [CASE ...]
+python -m scripts.bench.overhead [--pairs N] [CASE ...]
 
-A pair is one block of steps without midrun and one with it, next to each other in time, in either order. A block's
-figure is its mean step time, its first steps left out. The table gives the median of the pairs' ratios with their
-quartiles, and a 95 % interval of the median (bootstrap).
-
-*idle* takes turns within one fit, every ten steps, by giving the model another class: on a machine whose speed changes
-from second to second nothing slower tells one percent from none. Its faces live all the time, and nobody reads.
+The turns change the model's class, and stop and continue the readers: on a machine whose speed changes from second to
+second, whatever takes turns slower tells one percent from none. The faces live all the time. *idle* changes every ten
+steps and compares the medians of the turns, which nothing rare gets into; with readers a turn is some hundred steps
+long, and its mean counts. The table gives the median of the ratios of neighbouring turns, their quartiles, and a 95 %
+interval of the median (bootstrap).
 """
 
 import argparse
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,7 +28,6 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from examples.quickstart import TinyRegressor
@@ -37,16 +36,15 @@ from midrun.attachment import Attachment
 from midrun.hooks import HOOKS
 
 WARM_UP = 50
-TURN = 10
 READY_PATIENCE = 20.0
 
 
 class Shown(TinyRegressor):
     """The quickstart's model with options, which waits at its start until what is to look at it does."""
 
-    def __init__(self, mountpoint: Path, port: int, *, enabled: bool, ready: Callable[[Any], None]) -> None:
+    def __init__(self, mountpoint: Path, *, enabled: bool, ready: Callable[[Any], None]) -> None:
         super().__init__()
-        config = MidrunConfig(midrun_enabled=enabled, fuse_mountpoint=str(mountpoint), rest_port=port)
+        config = MidrunConfig(midrun_enabled=enabled, fuse_mountpoint=str(mountpoint), rest_port=18090)
         vars(self)["_midrun"] = Attachment(config)  # what the quickstart's model would have made of these options
         self.ready = ready
 
@@ -56,32 +54,25 @@ class Shown(TinyRegressor):
         self.ready(self)
 
 
-class Timed(Shown):
-    """One that notes when each of its steps begins."""
+class Reader:
+    """A process that reads at a steady rate, and can be stopped for a while."""
 
-    def __init__(self, mountpoint: Path, port: int, *, enabled: bool, ready: Callable[[Any], None]) -> None:
-        super().__init__(mountpoint, port, enabled=enabled, ready=ready)
-        self.begun: list[float] = []
+    def __init__(self, kind: str, rate: float, what: str) -> None:
+        command = [sys.executable, "-m", "scripts.bench.readers", kind, str(rate), what]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Note the time and train."""
-        self.begun.append(time.perf_counter())
-        return super().training_step(batch, batch_idx)
+    def go(self, *, on: bool) -> None:
+        """Let it read, or stop it."""
+        self._process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 
-
-@contextmanager
-def reader(kind: str, rate: float, what: str) -> Iterator[None]:
-    """Run a reader beside the block."""
-    command = [sys.executable, "-m", "scripts.bench.readers", kind, str(rate), what]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 @contextmanager
@@ -109,6 +100,11 @@ class Case:
     enabled: bool = True
     """False: a plain pyfuse3 file is read instead, beside training without midrun."""
 
+    @property
+    def turn(self) -> int:
+        """Steps of a turn."""
+        return 400 if self.readers else 10
+
 
 STEP = "{procfs}/state/global-step"
 CASES = {
@@ -123,7 +119,7 @@ CASES = {
 
 
 class Turns:
-    """A loader that gives the model the other class every `TURN` batches, and notes when each batch was asked for.
+    """A loader that changes the model's class at every turn, and notes when each batch was asked for.
 
     Parameters
     ----------
@@ -131,38 +127,54 @@ class Turns:
         The batches.
     model
         The model that trains on them.
+    case
+        What is measured.
+    readers
+        Those that are stopped in the plain turns; they may be added later.
     """
 
-    def __init__(self, loader: DataLoader[Any], model: Shown) -> None:
-        self.loader, self.model = loader, model
-        self.classes = (_without_midrun(), type(model))
+    def __init__(self, loader: DataLoader[Any], model: Shown, case: Case, readers: list[Reader]) -> None:
+        self.loader, self.model, self.case, self.readers = loader, model, case, readers
+        self.classes = (_without_midrun(), type(model) if case.enabled else _without_midrun())
         self.times: list[float] = []
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        turn = self.case.turn
         for number, batch in enumerate(self.loader):
-            if number % TURN == 0:
-                # In the order plain, midrun, midrun, plain: a drift of the machine's speed favours neither. The last
-                # turn is midrun's, which must see the end of the fit.
-                last = number >= len(self) - TURN
-                self.model.__class__ = self.classes[1 if last else (number // TURN + 1) // 2 % 2]
+            if number % turn == 0:
+                # The last turn sees the end of the fit, which is midrun's.
+                last = number >= len(self) - turn
+                self.model.__class__ = Shown if last else self.classes[self._seen(number // turn)]
+                for reader in self.readers:
+                    reader.go(on=self._seen(number // turn))
             self.times.append(time.perf_counter())
             yield batch
+        for reader in self.readers:  # before there is nothing to read
+            reader.close()
+
+    @staticmethod
+    def _seen(turn: int) -> bool:
+        """Whether the model has midrun: plain, midrun, midrun, plain, so that a drift in speed favours neither."""
+        return (turn + 1) // 2 % 2 == 1
 
     def ratios(self) -> tuple[list[float], float]:
         """Return the ratio of each pair of turns, and the median step time of the plain ones."""
+        turn, average = self.case.turn, statistics.mean if self.case.readers else statistics.median
         took = [after - before for before, after in pairwise(self.times)]
-        turns = [statistics.median(took[at + 1 : at + TURN]) for at in range(WARM_UP, len(took) - TURN, TURN)]
-        first = WARM_UP // TURN
-        plain = {at: (first + at + 1) // 2 % 2 == 0 for at in range(len(turns))}
-        ratios = [
-            turns[at + 1] / turns[at] if plain[at] else turns[at] / turns[at + 1]
-            for at in range(len(turns) - 1)
-            if plain[at] != plain[at + 1]
+        first = -(-WARM_UP // turn)
+        turns = [
+            (self._seen(number), average(took[number * turn + 1 : (number + 1) * turn]))
+            for number in range(first, len(took) // turn - 1)
         ]
-        return ratios, statistics.median(turn for at, turn in enumerate(turns) if plain[at])
+        ratios = [
+            after / before if after_seen else before / after
+            for (before_seen, before), (after_seen, after) in pairwise(turns)
+            if before_seen != after_seen
+        ]
+        return ratios, statistics.median(took for seen, took in turns if not seen)
 
 
 def _without_midrun() -> type:
@@ -173,70 +185,40 @@ def _without_midrun() -> type:
     return type("Plain", (L.LightningModule,), own)
 
 
-class Bench:
-    """Trains in blocks, in one temporary folder."""
+def measure(case: Case, pairs: int, folder: Path) -> tuple[list[float], float]:
+    """Return the ratios of some pairs of turns within one fit, and the median step time without midrun."""
+    procfs = folder / "procfs"
+    readers: list[Reader] = []
+    with ExitStack() as beside:
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.folder = Path(tempfile.mkdtemp(prefix="midrun-bench-"))
-        generator = torch.Generator().manual_seed(0)
-        count = 32 * (steps + WARM_UP)
-        dataset = TensorDataset(torch.randn(count, 8, generator=generator), torch.randn(count, 1, generator=generator))
-        self.data = DataLoader(dataset, batch_size=32)
+        def ready(model: Any) -> None:  # noqa: ANN401 - Shown, which takes this function
+            if case.enabled:
+                _await_faces(model)
+            else:
+                beside.enter_context(hello(procfs))
+            for kind, rate, what in case.readers:
+                readers.append(Reader(kind, rate, what.format(procfs=procfs, url=model.midrun.url)))
+                beside.callback(readers[-1].close)
 
-    def block(self, case: Case | None) -> float:
-        """Train one block and return its mean step time in seconds; None trains it plainly."""
-        procfs = self.folder / "procfs"
-        with ExitStack() as beside:
-
-            def ready(model: Any) -> None:  # noqa: ANN401 - Shown, which takes this function
-                if case is None:
-                    return
-                if not case.enabled:
-                    beside.enter_context(hello(procfs))
-                else:
-                    _await_faces(model)
-                for kind, rate, what in case.readers:
-                    beside.enter_context(reader(kind, rate, what.format(procfs=procfs, url=model.midrun.url)))
-
-            enabled = case is not None and case.enabled
-            model = Timed(procfs, 18090, enabled=enabled, ready=ready)
-            self.trainer().fit(model, self.data)
-        begun = model.begun[WARM_UP:]
-        return (begun[-1] - begun[0]) / (len(begun) - 1)
-
-    def turns(self, count: int) -> tuple[list[float], float]:
-        """Return the ratios of `count` pairs of turns within one fit, and the median step time without midrun."""
-        steps = WARM_UP + 2 * TURN * count
-        dataset = TensorDataset(torch.randn(32 * steps, 8), torch.randn(32 * steps, 1))
-        model = Shown(self.folder / "procfs", 18090, enabled=True, ready=_await_faces)
-        turns = Turns(DataLoader(dataset, batch_size=32), model)
-        self.trainer().fit(model, turns)
+        count = 32 * case.turn * (2 * pairs + 2 + WARM_UP // case.turn)
+        dataset = TensorDataset(torch.randn(count, 8), torch.randn(count, 1))
+        model = Shown(procfs, enabled=case.enabled, ready=ready)
+        turns = Turns(DataLoader(dataset, batch_size=32), model, case, readers)
+        trainer(folder).fit(model, turns)
         return turns.ratios()
 
-    def trainer(self) -> L.Trainer:
-        """Return a Trainer that does nothing besides."""
-        return L.Trainer(
-            max_epochs=1,
-            accelerator="cpu",
-            logger=False,
-            default_root_dir=str(self.folder),
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
 
-    def pairs(self, case: Case, count: int) -> tuple[list[float], float]:
-        """Return the ratios of `count` pairs, and the median step time without midrun."""
-        ratios, plain_times = [], []
-        for number in range(count):
-            if number % 2:
-                plain, seen = self.block(None), self.block(case)
-            else:
-                seen, plain = self.block(case), self.block(None)
-            ratios.append(seen / plain)
-            plain_times.append(plain)
-        return ratios, statistics.median(plain_times)
+def trainer(folder: Path) -> L.Trainer:
+    """Return a Trainer that does nothing besides."""
+    return L.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        default_root_dir=str(folder),
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
 
 
 def _await_faces(model: Any) -> None:  # noqa: ANN401 - Shown, which takes this function
@@ -265,22 +247,16 @@ def main() -> None:
     """Measure the named cases, or all, and print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of: {', '.join(CASES)}")
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--pairs", type=int, default=40, help="of turns; idle, whose turns are short, takes ten times")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    bench = Bench(arguments.steps)
+    folder = Path(tempfile.mkdtemp(prefix="midrun-bench-"))
+    print("| beside training | ratio | quartiles | 95 % of the median | step without midrun |\n|---|---|---|---|---|")
     try:
-        bench.block(None)
-        print(
-            "| beside training | ratio | quartiles | 95 % of the median | step without midrun |\n|---|---|---|---|---|"
-        )
         for name in arguments.cases or CASES:
-            if name == "idle":
-                ratios, plain = bench.turns(20 * arguments.pairs)
-            else:
-                ratios, plain = bench.pairs(CASES[name], arguments.pairs)
+            case = CASES[name]
+            ratios, plain = measure(case, arguments.pairs * (1 if case.readers else 10), folder)
             low, _, high = statistics.quantiles(ratios, n=4)
             least, most = interval(ratios)
             print(
@@ -289,7 +265,7 @@ def main() -> None:
                 flush=True,
             )
     finally:
-        shutil.rmtree(bench.folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
 import struct
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def prepare(wanted: dict[str, Any]) -> None:
     """Make the ground that `wanted` describes: a name of a function below, and its argument, for each thing."""
     mounting = {make.__name__: make for make in (reachable, covered, no_fuse_device, full, read_only)}
-    makers = mounting | {make.__name__: make for make in (files, user, no_new_privs, mountless)}
+    makers = mounting | {make.__name__: make for make in (files, user, no_new_privs, mountless, unheard, closed)}
     if set(mounting) & set(wanted):
         _own_namespace()
     for name, make in makers.items():  # in this order: who is nobody can't mount
@@ -142,3 +143,14 @@ def _check(done: int, what: str) -> None:
     if done != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{what}: {os.strerror(error)}")
+
+
+def unheard(_: object) -> None:
+    """Ignore the end of children, as some daemons do: nobody learns an exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def closed(streams: list[int]) -> None:
+    """Close some of standard input, output and error."""
+    for fd in streams:
+        os.close(fd)

@@ -96,7 +96,7 @@ def faces_of(trainer: int) -> dict[int, str]:
     for pid in _pids():
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            if len(words) > 4 and "midrun.fs.face" in "".join(words[:5]) and alive(pid):
+            if len(words) > 4 and "midrun.fs.birth" in "".join(words[:5]) and alive(pid):
                 handed = json.loads(words[-2])
                 # Faces of other versions of midrun may run here too.
                 if handed.get("trainer_pid") == trainer:

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from tests.e2e.machine import (
     alive,
+    children_of,
     end,
     faces_of,
     free_port,
@@ -214,8 +215,9 @@ class Run:
         return found
 
     def face(self, module: str) -> int | None:
-        """Return the process of one face, or None when it has none."""
-        return next((pid for pid, runs in self.faces().items() if runs == module), None)
+        """Return the process of one face, or None when it has none that is no child of the trainer's any more."""
+        children = children_of(self.pid)
+        return next((pid for pid, runs in self.faces().items() if runs == module and pid not in children), None)
 
     def at(self, name: str = "waiting", seconds: float = 30.0) -> None:
         """Wait until the trainer has made a mark."""

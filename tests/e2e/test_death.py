@@ -36,7 +36,7 @@ def test_a_killed_trainer_with_a_live_and_a_stuck_worker_leaves_no_mount_no_port
         run.at("stuck")
         run.live()
         stuck = int((run.root / "stuck").read_text())
-        assert len({*children_of(run.pid)} - {*run.faces()}) == 2
+        assert len(children_of(run.pid)) == 2, "the faces are no children of the trainer"
         run.signal(signal.SIGKILL)
         spent.append(run.gone())
         assert alive(stuck)
@@ -97,7 +97,7 @@ def test_a_killed_face_is_started_again_and_training_is_untouched(start: Start, 
     report("longest time between two steps", run.mark("gap"))
     assert run.mark("gap") < 1
     assert run.left() == []
-    assert run.log.count("its process ended by SIGKILL and is started again") == 1
+    assert run.log.count("its process ended and is started again") == 1
     assert run.log.count("WARNING") == 1
 
 
@@ -130,7 +130,7 @@ def test_a_face_that_is_killed_too_often_is_reported_failed(start: Start) -> Non
 
     wait_for(failed, "the mount is reported failed", every=0.02)
     assert len(killed) == 6
-    assert "ended by SIGKILL, 6 times" in (run.service("fuse")[1] or "")
+    assert "its process ended 6 times" in (run.service("fuse")[1] or "")
     assert run.service("rest") == ("running", None)
     wait_for(lambda: not mounts(run.root), "no dead mount is left")
     run.enough()

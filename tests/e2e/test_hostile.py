@@ -210,7 +210,7 @@ def test_a_run_directory_that_is_deleted_does_not_stop_training(start: Start) ->
     run.at()
     run.find()
     run.live(mount=False)
-    shutil.rmtree(run.directory)
+    wait_for(lambda: sh("rm", "-r", run.directory).returncode == 0, "it is deleted, with what is being written in it")
     run.go()
     assert run.ended() == 0, run.told()
     assert run.left() == []
@@ -317,6 +317,35 @@ def test_inspection_strict_waits_until_all_is_there(start: Start) -> None:
     run.at()
     assert run.mounted
     assert run.answers()
+    run.go()
+    assert run.ended() == 0, run.told()
+    assert run.left() == []
+    run.assert_content()
+
+
+def test_where_nobody_learns_exit_codes_a_killed_face_leaves_no_mount(start: Start, root: Path) -> None:
+    first = start(until=True, how={"ground": {"unheard": True}}, in_=root / "same").live()
+    killed = first.faces()
+    for face in killed:
+        os.kill(face, signal.SIGKILL)
+    wait_for(lambda: len({*first.faces()} - {*killed}) == len(killed), "there are new faces")
+    first.live()
+    everybody = [*first.faces(), first.pid]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody takes the mount away
+        for pid in everybody:
+            os.kill(pid, number)
+    first.ended()
+    second = start(until=True, how={"ground": {"unheard": True}}, in_=root / "same").live()
+    second.enough()
+    assert second.ended() == 0, second.told()
+    assert second.left() == []
+
+
+@pytest.mark.parametrize("streams", [[0], [1, 2], [0, 1, 2]], ids=str)
+def test_closed_standard_streams_take_nothing_of_the_run_s(start: Start, streams: list[int]) -> None:
+    run = start(wait_at=5, how={"ground": {"closed": streams}})
+    run.at()
+    run.live()
     run.go()
     assert run.ended() == 0, run.told()
     assert run.left() == []

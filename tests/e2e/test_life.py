@@ -180,3 +180,11 @@ def test_global_step_rises_under_a_repeated_cat_and_a_repeated_curl(start: Start
     assert run.ended() == 0
     assert run.left() == []
     run.assert_content()
+
+
+def test_a_program_that_waits_for_all_its_children_does_not_wait_for_the_faces(start: Start) -> None:
+    run = start(touch="waited_for")
+    run.at("touched", 20)
+    assert run.ended() == 0, run.told()
+    assert run.left() == []
+    run.assert_content()

@@ -30,7 +30,7 @@ def test_workers_hold_no_wire_no_port_and_no_mount(start: Start) -> None:
     run.at()
     run.live()
     ours = [target for target in open_files(run.pid) if target.startswith("socket:")]
-    assert len(ours) == 2  # a wire to each face, and no listening port
+    assert len(ours) == 4  # a wire to each face and what tells of its end, and no listening port
     workers = workers_of(run)
     assert len(workers) == 2
     for worker in workers:

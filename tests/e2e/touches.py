@@ -138,3 +138,15 @@ def c_fork(place: Path) -> None:
 def written_to(place: Path) -> None:
     with pytest.raises(OSError, match="Read-only file system"):
         (place / FILE).write_text("1")
+
+
+def waited_for(place: Path) -> None:
+    """As a program does that waits for whatever children it has, until it has none."""
+    for _ in range(2):
+        if os.fork() == 0:
+            os._exit(0)
+    try:
+        while True:
+            os.wait()
+    except ChildProcessError:
+        return

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from midrun.fs.answers import Answers
-from midrun.fs.face import Handed
+from midrun.fs.birth import Handed
 from midrun.fs.faults import Conflict, Refused
 from midrun.fs.later import Later
 from midrun.fs.page import Page
@@ -33,7 +33,7 @@ from midrun.fs.verbs import Tree
 _BOOT = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from midrun.fs.face import main
+from midrun.fs.birth import main
 main(sys.argv[2])
 """
 

@@ -20,10 +20,11 @@ from trio.testing import trio_test
 
 from midrun.fs.answers import Answers
 from midrun.fs.faults import Fault, Gone
+from midrun.fs.frames import Frames, frame
 from midrun.fs.page import Page
 from midrun.fs.tree import Dir, file
 from midrun.fs.verbs import Tree
-from midrun.fs.wire import Frames, Wire, frame
+from midrun.fs.wire import Wire
 from tests.fs.sample import Sample, answering, open_files, until, wait_until, wired
 
 MEGABYTE = b"x" * 1_000_000
@@ -196,7 +197,7 @@ def test_a_face_that_is_gone_kills_no_trainer_that_lets_broken_pipes_kill() -> N
 import signal, socket, threading
 from midrun.fs.later import Later
 from tests.fs.sample import Sample, answering, wait_until
-from midrun.fs.wire import frame
+from midrun.fs.frames import frame
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 root = Sample()
 with answering(root) as answers:
@@ -263,8 +264,12 @@ async def test_a_mistake_in_what_the_thread_is_given_to_do_does_not_end_it(caplo
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
+    def leave() -> None:
+        raise SystemExit
+
     with answering(Sample()) as answers:
         answers.call(fail)
+        answers.call(leave)
         child = os.fork()
         if child == 0:
             os._exit(0)
@@ -273,7 +278,7 @@ async def test_a_mistake_in_what_the_thread_is_given_to_do_does_not_end_it(caplo
         async with wired(answers, notice=fail) as wire:
             wire.notify("running")
             assert await wire.read("step") == b"7\n"
-        await until(lambda: len(caplog.records) == 3)
+        await until(lambda: len(caplog.records) == 4)
     assert {record.getMessage() for record in caplog.records} == {"a task of the tree thread failed"}
     assert all(record.exc_info for record in caplog.records)
 

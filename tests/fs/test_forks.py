@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from midrun.fs import forks
 from midrun.fs.answers import Answers
+from midrun.fs.frames import Frames, frame
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
-from midrun.fs.wire import Frames, frame
 from tests.fs.sample import Sample, answering, file_behind, open_files
 
 

@@ -251,6 +251,24 @@ def test_a_file_is_no_directory_and_a_directory_no_file(tree: Tree) -> None:
             tree.write(path, b"1")
 
 
+class Panic(BaseException):
+    """As a library of Rust's raises it; it can't even be told."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+@pytest.mark.parametrize("kind", [Panic, SystemExit, KeyboardInterrupt])
+def test_a_node_that_panics_or_exits_ends_nobody(kind: type[BaseException]) -> None:
+    class Root(Dir):
+        @file("panic")
+        def panic(self) -> str:
+            raise kind
+
+    with pytest.raises(Fault, match=rf"'panic' failed: {kind.__name__}: "):
+        Tree(Root()).read("panic")
+
+
 def test_a_node_that_breaks_is_its_own_fault(tree: Tree) -> None:
     with pytest.raises(Fault, match=r"'broken' failed: ZeroDivisionError: by nought"):
         tree.read("broken")

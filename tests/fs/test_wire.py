@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from trio.testing import trio_test
 
 from midrun.fs.faults import Fault, Gone, NotFound, dump
+from midrun.fs.frames import LONGEST_BODY, LONGEST_HEADER, Frames, Garbled, frame
 from midrun.fs.page import Page
-from midrun.fs.wire import LONGEST_BODY, LONGEST_HEADER, Frames, Garbled, Wire, frame
+from midrun.fs.wire import Wire
 from tests.fs.sample import until
 
 HEADERS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(

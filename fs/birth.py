@@ -1,0 +1,62 @@
+"""Birth: how a process becomes a face.
+
+The trainer starts it with its own interpreter and module path, in a session of its own. Here it takes off what it has
+inherited of the trainer's, and leaves the trainer's children: a program that waits for all its children would wait for
+its faces too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+UNWANTED = signal.SIGUSR2
+"""Ends a face that has yet to begin, which would take long to hear the trainer say quit."""
+_NICENESS = 5
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What the trainer hands to a face process, as JSON on its command line."""
+
+    module: str
+    """The face's module; it has `async def serve(face)`."""
+    trainer_pid: int
+    wire: int
+    page: int
+    slot: int
+    options: dict[str, Any] = field(default_factory=dict)
+    life: int | None = None
+    """A descriptor that is open for as long as the face lives; with one, the face leaves the trainer's children."""
+
+
+def main(handed: str) -> None:
+    """Run the face that `handed`, a JSON object with the members of `Handed`, describes, until it must end."""
+    _take_off_what_is_inherited()
+    config = Handed(**json.loads(handed))
+    try:
+        trainer = os.pidfd_open(config.trainer_pid)
+    except ProcessLookupError:
+        return
+    if os.getppid() != config.trainer_pid:
+        return  # The trainer ended before it could be watched; the number may be another process's by now.
+    if config.life is not None:
+        os.set_inheritable(config.life, False)
+        if os.fork():
+            os._exit(0)
+    from midrun.fs.face import live  # noqa: PLC0415 - it takes a while, in which this is a child of the trainer's
+
+    live(config, trainer)
+
+
+def _take_off_what_is_inherited() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        # These come to whole groups, sessions and jobs. The trainer decides what they mean and says quit.
+        signal.signal(number, signal.SIG_IGN)
+    for number in (UNWANTED, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.nice(_NICENESS)
