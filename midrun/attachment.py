@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from midrun.config import MidrunConfig
 from midrun.directory import logger_directory, mountpoint, new_run_id, run_directory
 from midrun.fs import mounts
+from midrun.hooks import quick_parts
 from midrun.log import tell
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Attachment:
         """Those of them in which midrun's part has run, or is running."""
         self.run: Run | None = None
         """The run while it is live, else None."""
+        self.quick: dict[str, Callable[..., None]] = {}
+        """What the hooks of each batch call, see `hooks.quick_parts`; empty while nothing runs."""
         self._ranks: Ranks | None = None
         self._run_id: str | None = None
         self._port: int | None = None
@@ -124,6 +128,7 @@ class Attachment:
         )
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
+        self.quick = quick_parts(type(module), run)
 
     def _raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note the exception that ends the loop; it goes on its way, whatever becomes of the note."""
@@ -135,7 +140,7 @@ class Attachment:
 
     def _stop(self) -> None:
         """Stop the run, if one is live; never raises an error of midrun's own."""
-        run, self.run = self.run, None
+        run, self.run, self.quick = self.run, None, {}
         self._ranks = None
         ending, self._ending = self._ending, None
         if ending is not None:

@@ -10,47 +10,32 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from midrun.attachment import Attachment
     from midrun.run import Run
 
-
-def _begin_step(run: Run, optimizer: object) -> None:
-    run.begin_step()
-
-
-def _end_batch(run: Run, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
-    run.safe_point(batch_idx)
-
-
-def _turn(run: Run) -> None:
-    run.turn(run.sample.batch if run.loop.stage == "train" else None)
-
-
-SAFE_POINTS: dict[str, Callable[..., None]] = {
-    "on_before_optimizer_step": _begin_step,
-    "on_train_batch_end": _end_batch,
-}
+SAFE_POINTS = {"on_before_optimizer_step": "begin_step", "on_train_batch_end": "end_batch"}
 """Hooks at which what a batch has logged is shown."""
 
-PARTS: dict[str, Callable[..., None]] = {
-    "on_train_epoch_start": lambda run: run.turn(None),
+PARTS = {
+    "on_train_epoch_start": "begin_epoch",
     **SAFE_POINTS,
-    "on_validation_start": lambda run: run.set_aside(),
-    "on_validation_end": lambda run: run.take_up(),
-    "on_validation_batch_end": _end_batch,
-    "on_test_batch_end": _end_batch,
-    "on_predict_batch_end": _end_batch,
-    "on_fit_start": _turn,
-    "on_fit_end": _turn,
-    "on_train_start": _turn,
-    "on_train_end": _turn,
-    "on_train_epoch_end": _turn,
-    "on_validation_epoch_end": _turn,
-    "on_test_start": _turn,
-    "on_test_end": _turn,
-    "on_predict_start": _turn,
-    "on_predict_end": _turn,
+    "on_validation_start": "set_aside",
+    "on_validation_end": "take_up",
+    "on_validation_batch_end": "end_batch",
+    "on_test_batch_end": "end_batch",
+    "on_predict_batch_end": "end_batch",
+    "on_fit_start": "turn",
+    "on_fit_end": "turn",
+    "on_train_start": "turn",
+    "on_train_end": "turn",
+    "on_train_epoch_end": "turn",
+    "on_validation_epoch_end": "turn",
+    "on_test_start": "turn",
+    "on_test_end": "turn",
+    "on_predict_start": "turn",
+    "on_predict_end": "turn",
 }
-"""What a live run does at each hook: called with the run and the hook's arguments."""
+"""What a live run does at each hook: a method of `Run`, called with the hook's arguments."""
 
 LIFE = ("configure_callbacks", "setup", "teardown")
 """Hooks at which a run begins and ends: what midrun does there are methods of `Attachment`, called with the model."""
@@ -68,23 +53,51 @@ def part_of(name: str, behind: Mapping[type, Callable[..., Any] | None] = NOTHIN
     The one exception is `setup` with `inspection_strict=True`. For a class of model that has something `behind` the
     part, that is called first, and its result is returned.
     """
-    live = PARTS.get(name)
 
-    # One function for all that comes with each batch: nothing of it is in the processor's cache by then, and each call
-    # of a further one costs a small model's step a thousandth.
     def part(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a hook's own
-        own = behind[type(module)]
-        result = None if own is None else own(module, *args, **kwargs)
         attachment = module._midrun  # noqa: SLF001 - the mixin's own
-        if attachment.under_way:
-            attachment.reached.add(name)
+        quick = attachment.quick
+        if name not in quick:
+            return _do(name, behind[type(module)], attachment, module, args, kwargs)
         try:
-            if live is None:
-                getattr(attachment, name)(module, *args, **kwargs)
-            elif (run := attachment.run) is not None:
-                live(run, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
+            quick[name](*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - as below
             attachment.broke(name, error)
-        return result
+        return None
 
+    vars(part)["behind"] = behind
     return part
+
+
+def _do(
+    name: str,
+    behind: Callable[..., Any] | None,
+    attachment: Attachment,
+    module: Any,  # noqa: ANN401 - a model
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:  # noqa: ANN401 - a hook's own
+    """Call what is behind midrun's part of a hook, and then the part."""
+    result = None if behind is None else behind(module, *args, **kwargs)
+    if attachment.under_way:
+        attachment.reached.add(name)
+    try:
+        if name in LIFE:
+            getattr(attachment, name)(module, *args, **kwargs)
+        elif attachment.run is not None:
+            getattr(attachment.run, PARTS[name])(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
+        attachment.broke(name, error)
+    return result
+
+
+def quick_parts(cls: type, run: Run) -> dict[str, Callable[..., None]]:
+    """Return the parts that the hooks of each batch call without further ado in a class of model that has none itself.
+
+    By then nothing is in the processor's cache, and whatever is not done counts: in a small model's step, a thousandth
+    for each hook.
+    """
+    ways = {name: getattr(getattr(cls, name), "behind", None) for name in SAFE_POINTS}
+    return {
+        name: getattr(run, PARTS[name]) for name, behind in ways.items() if behind is not None and behind[cls] is None
+    }

@@ -201,9 +201,9 @@ class Run:
         if failed:
             raise RuntimeError(f"inspection_strict=True, and {'; '.join(failed)}")
 
-    # ---- what the loop tells, in the training thread
+    # ---- what the loop tells, in the training thread: see `hooks`
 
-    def begin_step(self) -> None:
+    def begin_step(self, optimizer: object) -> None:
         """Show a sample before an optimizer step.
 
         Where nothing that it shows changes until the batch ends, whoever looks takes it: in the training thread, right
@@ -214,47 +214,53 @@ class Run:
         else:
             self.publish(self.loop.batch)
 
-    def safe_point(self, batch: int | None) -> None:
-        """Show a sample, where `batch` is the index of the batch that has ended."""
-        self.publish(batch)
+    def end_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Show a sample at a batch's end, in training or in another stage."""
+        self.publish(batch_idx)
         asks = self._asks
         if asks[0] != asks[1]:
             # A face waits, and this loop may be one that never leaves the GIL for long.
             time.sleep(_GIL_BREAK)
 
     def logged(self) -> None:
-        """Show also what has been logged since the safe point, in what came after it in the same hook."""
+        """Show also what has been logged since the last safe point, in what came after it in the same hook."""
         if not self._stepping:
             self.publish(self._sample.batch)
 
-    def publish(self, batch: int | None) -> None:
-        """Take a sample and show it."""
-        self._sample = self._look(batch)
-        self._stepping = False
+    def begin_epoch(self) -> None:
+        """Show a sample before the first batch of an epoch."""
+        self._turn(None)
 
-    def _look(self, batch: int | None) -> Sample:
-        """Return what the run looks like, or what it last did when that can't be told."""
-        try:
-            return self.loop.sample(batch)
-        except Exception:  # noqa: BLE001 - whatever the loop's insides do, training goes on
-            text = traceback.format_exc().rstrip()
-            self.log.alert(f"the state of the loop could not be read, and stays as it was:\n{text}", "sample")
-            return self._sample
-
-    def turn(self, batch: int | None) -> None:
-        """Show a sample at a turn of the loop, where a stage begins or ends, and void what faces have kept."""
-        self._steady = self.loop.is_steady
-        self.safe_point(batch)
-        self._page.bump()
+    def turn(self) -> None:
+        """Show a sample where a stage begins or ends."""
+        self._turn(self.sample.batch if self.loop.stage == "train" else None)
 
     def set_aside(self) -> None:
         """Count another stage's batches, and remember where training is."""
         self._batch_aside = self.sample.batch
-        self.turn(None)
+        self._turn(None)
 
     def take_up(self) -> None:
         """Go back to where training is."""
-        self.turn(self._batch_aside)
+        self._turn(self._batch_aside)
+
+    def publish(self, batch: int | None) -> None:
+        """Take a sample, where `batch` is the index of the batch, and show it."""
+        try:
+            self._sample = self.loop.sample(batch)
+        except Exception:  # noqa: BLE001 - whatever the loop's insides do, training goes on
+            self._unreadable()
+        self._stepping = False
+
+    def _turn(self, batch: int | None) -> None:
+        """Show a sample, and void what faces have kept."""
+        self._steady = self.loop.is_steady
+        self.publish(batch)
+        self._page.bump()
+
+    def _unreadable(self) -> None:
+        text = traceback.format_exc().rstrip()
+        self.log.alert(f"the state of the loop could not be read, and stays as it was:\n{text}", "sample")
 
     def raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note that the loop ends with an exception."""
@@ -276,10 +282,13 @@ class Run:
     @property
     def sample(self) -> Sample:
         """What the run looked like at the last safe point."""
-        if not self._stepping:
-            return self._sample
-        # The step counts from the end of its batch on.
-        return self._look(self.loop.batch)._replace(global_step=self._sample.global_step)
+        if self._stepping:
+            try:
+                # The step counts from the end of its batch on.
+                return self.loop.sample(self.loop.batch)._replace(global_step=self._sample.global_step)
+            except Exception:  # noqa: BLE001 - as in `publish`
+                self._unreadable()
+        return self._sample
 
     @property
     def status(self) -> str:

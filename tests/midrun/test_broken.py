@@ -113,7 +113,7 @@ def broken(*args: Any, **kwargs: Any) -> Any:
         (LightningLoop, "limits"),
         (Run, "__init__"),
         (Run, "start"),
-        (Run, "safe_point"),
+        (Run, "end_batch"),
         (Run, "turn"),
         (Root, "__init__"),
         (Root, "last_state"),

@@ -34,7 +34,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Deed]:
 
         return noted
 
-    for name in ("start", "safe_point", "turn", "stop"):
+    for name in ("start", "end_batch", "_turn", "stop"):
         monkeypatch.setattr(Run, name, noting(name, vars(Run)[name]))
     return done
 
