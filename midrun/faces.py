@@ -104,7 +104,7 @@ class Mount(FaceProcess):
 
     def options(self) -> dict[str, Any]:
         """Return what the face is told."""
-        return self._told
+        return {**self._told}
 
     def clear(self) -> None:
         """Take away the mount of a face that was killed."""

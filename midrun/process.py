@@ -16,11 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import midrun
 from midrun.fs import forks
@@ -35,6 +35,7 @@ _DEATHS = 5
 _WINDOW = 600.0
 _KILLED = 1.0
 """Seconds in which a process ends that was killed, unless the kernel holds it."""
+_BURIALS, _BURIAL_PAUSE = 25, 0.002
 
 
 @dataclass(frozen=True)
@@ -119,29 +120,24 @@ class FaceProcess:
             self.service.turn_off("the run has ended")
 
     def _spawn(self) -> None:
-        listening = self.listener()
-        ours, theirs = socket.socketpair()
-        alive, life = socket.socketpair()
-        handover = _Handover(theirs, life, *([] if listening is None else [listening]))
-        try:
+        with ExitStack() as ours, _Handover() as given:
+            wire, theirs = given.pair(ours)
+            alive, life = given.pair(ours)
+            options = self.options()
+            if (listener := self.listener()) is not None:
+                options["listener"] = given.take(listener)
             handed = Handed(
                 module=self.module,
                 trainer_pid=os.getpid(),
-                wire=theirs.fileno(),
+                wire=theirs,
                 page=self._ties.page.fd,
                 slot=self.slot,
-                life=life.fileno(),
-                options={**self.options(), **({} if listening is None else {"listener": listening.fileno()})},
+                life=life,
+                options=options,
             )
-            process = self._popen(json.dumps(asdict(handed)), [*handover.filenos(), self._ties.page.fd])
-        except BaseException:
-            ours.close()
-            alive.close()
-            raise
-        finally:
-            handover.close()
-        self._life = _Life(process)
-        self._disconnect = self._ties.answers.connect(ours, self._hear, self.slot)
+            self._life = _Life(self._popen(json.dumps(asdict(handed)), [*given.filenos(), self._ties.page.fd]))
+            ours.pop_all()
+        self._disconnect = self._ties.answers.connect(wire, self._hear, self.slot)
         self._ties.answers.watch(alive.detach(), partial(self._died, self._life))
 
     def _popen(self, handed: str, given: list[int]) -> subprocess.Popen[bytes]:
@@ -220,28 +216,47 @@ class _Life:
 
     def bury(self) -> None:
         """Take the exit codes of what has ended, which where the trainer is the first process of all is its own."""
-        self._first.wait()
+        # A process's descriptors are closed a moment before it can be waited for.
+        with suppress(subprocess.TimeoutExpired):
+            self._first.wait(_BURIALS * _BURIAL_PAUSE)
         with suppress(ChildProcessError):
-            while True:
-                os.waitpid(-self._first.pid, 0)
+            for _ in range(_BURIALS):
+                if os.waitpid(-self._first.pid, os.WNOHANG) == (0, 0):
+                    time.sleep(_BURIAL_PAUSE)
 
 
 class _Handover:
-    """Sockets on their way to a face: no child that is forked meanwhile keeps them."""
+    """Sockets on their way to a face: closed here once they are there, and in every child that is forked meanwhile."""
 
-    def __init__(self, *sockets: socket.socket) -> None:
-        self._sockets = sockets
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
         forks.close_in_children(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        forks.forget(self)
+        self.close_in_child()
+
+    def pair(self, ours: ExitStack) -> tuple[socket.socket, int]:
+        """Make a pair; return our end, which `ours` closes, and the number of the face's."""
+        kept, theirs = socket.socketpair()
+        return ours.enter_context(kept), self.take(theirs)
+
+    def take(self, end: socket.socket) -> int:
+        """Hand over `end`, and return its number."""
+        self._sockets.append(end)
+        return end.fileno()
 
     def filenos(self) -> list[int]:
+        """Return the numbers of all of them."""
         return [end.fileno() for end in self._sockets]
 
-    def close(self) -> None:
-        forks.forget(self)
+    def close_in_child(self) -> None:
+        """Close them."""
         for end in self._sockets:
             end.close()
-
-    close_in_child = close
 
 
 def module_path() -> list[str]:
