@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNWANTED = signal.SIGUSR2
-"""Ends a face that has yet to begin, which would take long to hear the trainer say quit."""
+"""Ends a face that does not listen for quit yet."""
 _NICENESS = 5
 
 
@@ -26,9 +26,13 @@ class Handed:
     """The face's module; it has `async def serve(face)`."""
     trainer_pid: int
     wire: int
+    """Descriptor of the face's end of the wire."""
     page: int
+    """Descriptor of the shared page."""
     slot: int
+    """The face's slot of the page."""
     options: dict[str, Any] = field(default_factory=dict)
+    """What the face's module says that it needs."""
     life: int | None = None
     """A descriptor that is open for as long as the face lives; with one, the face leaves the trainer's children."""
 
@@ -47,7 +51,7 @@ def main(handed: str) -> None:
         os.set_inheritable(config.life, False)
         if os.fork():
             os._exit(0)
-    from midrun.fs.face import live  # noqa: PLC0415 - it takes a while, in which this is a child of the trainer's
+    from midrun.fs.face import live  # noqa: PLC0415 - it takes a while: by now this is no child of the trainer
 
     live(config, trainer)
 

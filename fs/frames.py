@@ -3,7 +3,7 @@
 A frame is two lengths (big-endian 32-bit: header, body), a JSON header and the body's bytes. A face sends requests
 `{"id", "verb", "path", ...}`; each is answered, in any order, by `{"id", "value"}` or `{"id", "fault"}`. A face also
 sends notices `{"notice", ...}` about itself, and the other side sends `{"quit": true}`. A request whose face shares a
-page with the trainer also has a `slot`: there the face has marked the request's id.
+page with the trainer also has a `slot`: there the face marks the request's id once it is sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The shared page: a few bytes of memory that the trainer and its faces both see.
 
 It carries what must not wait for a message: whether a face waits, which a training loop that hardly ever lets go of the
-GIL reads at its safe points, and the generation, which voids what faces have kept.
+GIL reads at each batch's end, and the generation, which voids what faces have kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Page:
         self.asks = memoryview(self._memory)[_ASKED : _TAKEN + CALLS + 1].cast("I")
         """Two numbers, the marks of all slots: while `asks[0] != asks[1]`, somebody waits for the tree thread.
 
-        The training thread compares them at each safe point, and gives the GIL away for as long as they differ. A
+        The training thread compares them at each batch's end, and gives the GIL away for as long as they differ. A
         face's mark has one writer on either side, so none is lost. In the slot of calls several threads may write
         theirs in either order; but each wakes the tree thread after it, which then takes the mark that stayed.
         """

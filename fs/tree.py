@@ -46,7 +46,7 @@ class Leaf:
     live: bool = False
     """Made on demand: a read waits for it, and nothing makes it for a listing."""
     slow: bool = False
-    """Shown on the disk thread, because it may wait for a disk or a device."""
+    """Shown on another thread, because it may wait for a disk or a device."""
     cached: bool = True
     """A face may keep the value for a moment."""
     form: Form | None = None
@@ -115,7 +115,7 @@ def file(
     live
         The value is made on demand and may take seconds. Its size is 0 until it is made.
     slow
-        The method may wait for a disk or a device: it runs on the disk thread.
+        The method may wait for a disk or a device: it runs on another thread.
     cached
         A face may show a value that is 100 ms old.
     """

@@ -1,7 +1,7 @@
 """The wire: the four verbs between a face and the process that has the tree, over a socket pair.
 
-Here is the face's end; `answers` has the other, and `frames` what goes over it. Neither end takes the wire's end for a
-sign of death, since a forked child may hold a copy of a socket.
+Here is the face's end; `answers` has the other, and `frames` what goes over it. Neither end relies on the wire's end to
+learn of a death, since a forked child may hold a copy of a socket.
 """
 
 from __future__ import annotations

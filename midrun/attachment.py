@@ -41,7 +41,7 @@ class Attachment:
         self.under_way: set[str] = set()
         """The hooks whose overrides are running."""
         self.reached: set[str] = set()
-        """Those of them in which midrun's part has run, or is running."""
+        """The hooks whose part has run, or is running, while an override was under way."""
         self.run: Run | None = None
         """The run while it is live, else None."""
         self.quick: dict[str, Callable[..., None]] = {}

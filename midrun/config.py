@@ -14,7 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 class MidrunConfig:
     """What midrun does in a run. Every member is an option of `MidrunMixin`, given by keyword.
 
-    An unknown option is a TypeError, a value of the wrong type too; a value out of range is a ValueError.
+    An unknown option is a TypeError, a value of the wrong type too; a value out of range is a ValueError. The options
+    from `torch_debug_enabled` to `optimizer_surgery_enabled` are checked and have no effect in this version.
 
     Parameters
     ----------
@@ -23,8 +24,8 @@ class MidrunConfig:
     rest_enabled
         Serve the REST API and its pages.
     rest_host
-        Address that the REST API listens on. It has no authentication: anybody who reaches the address reads the run,
-        and can control it. Leave it on the loopback address unless the network is yours.
+        Address that the REST API listens on. It has no authentication: anybody who reaches the address reads the run.
+        Leave it on the loopback address unless the network is yours.
     rest_port
         First port to try; 0 takes any free port.
     rest_port_search
@@ -66,7 +67,8 @@ class MidrunConfig:
     optimizer_surgery_enabled
         Allow momentum to be reset and learning rates to be set per parameter group.
     inspection_strict
-        Raise at start, instead of a warning, when a service does not start. It alone waits until all are ready.
+        Raise at start, instead of a warning, when a service does not start. Only then does the start wait
+        until all are ready.
     """
 
     midrun_enabled: bool = True

@@ -92,9 +92,9 @@ def _do(
 
 
 def quick_parts(cls: type, run: Run) -> dict[str, Callable[..., None]]:
-    """Return the parts that the hooks of each batch call without further ado in a class of model that has none itself.
+    """Return the methods of `run` that a batch's hooks may call directly, for hooks that the model does not override.
 
-    By then nothing is in the processor's cache, and whatever is not done counts: in a small model's step, a thousandth
+    A batch's hooks find the processor's cache cold; the way through `_do` would cost a small model's step a thousandth
     for each hook.
     """
     ways = {name: getattr(getattr(cls, name), "behind", None) for name in SAFE_POINTS}

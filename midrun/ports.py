@@ -19,8 +19,7 @@ def listen(host: str, first: int, count: int) -> socket.socket:
     try:
         address = socket.getaddrinfo(host, first, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except socket.gaierror as error:
-        message = f"no address is known for {host}: {error.strerror}"
-        raise OSError(message) from error
+        raise OSError(f"no address is known for {host}: {error.strerror}; set rest_host") from error
     candidates = [0] if first == 0 else range(first, min(first + count, 65536))
     for port in candidates:
         end = socket.socket(address[0], socket.SOCK_STREAM)
@@ -31,12 +30,11 @@ def listen(host: str, first: int, count: int) -> socket.socket:
         except OSError as error:
             end.close()
             if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
-                message = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
-                raise OSError(error.errno, message) from error
+                reason = os.strerror(error.errno or 0)
+                raise OSError(f"cannot listen on {host}:{port}: {reason}; set rest_host and rest_port") from error
         else:
             return end
-    message = f"no free port on {host} among {first} to {candidates[-1]}; set rest_port or rest_port_search"
-    raise OSError(errno.EADDRINUSE, message)
+    raise OSError(f"no free port on {host} among {first} to {candidates[-1]}; set rest_port or rest_port_search")
 
 
 def is_loopback(host: str) -> bool:

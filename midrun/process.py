@@ -35,7 +35,8 @@ _DEATHS = 5
 _WINDOW = 600.0
 _KILLED = 1.0
 """Seconds in which a process ends that was killed, unless the kernel holds it."""
-_BURIALS, _BURIAL_PAUSE = 25, 0.002
+_REAPS, _REAP_PAUSE = 25, 0.002
+"""How often, and in seconds how far apart, to ask whether a process can be reaped whose descriptors are closed."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,13 @@ class FaceProcess:
             life.signal(signal.SIGKILL)
             life.over.wait(_KILLED)
         if life.over.is_set():
-            life.bury()
+            life.reap()
         self.clear()
         if self.service.state != "failed":
             self.service.turn_off("the run has ended")
 
     def _spawn(self) -> None:
-        with ExitStack() as ours, _Handover() as given:
+        with ExitStack() as ours, _Sockets() as given:
             wire, theirs = given.pair(ours)
             alive, life = given.pair(ours)
             options = self.options()
@@ -163,7 +164,7 @@ class FaceProcess:
     def _hear(self, notice: str, detail: dict[str, Any]) -> None:
         if notice == "running":
             if self._life is not None:
-                self._life.leave()
+                self._life.reap_first()
             self.service.run(**detail)
         elif notice == "failed":
             self.service.fail(str(detail.get("reason", "it gave no reason")))
@@ -174,7 +175,7 @@ class FaceProcess:
 
     def _ended(self, life: _Life) -> None:
         """Start the process again, unless it was told to end, or has said that it can't serve."""
-        life.bury()
+        life.reap()
         if self._stopping or self.service.state == "failed":
             return
         self._disconnect()
@@ -190,12 +191,12 @@ class FaceProcess:
 
 
 class _Life:
-    """One process of a face, and the one that it left to be nobody's child: together they are a process group.
+    """The two processes of a face, one process group: the first was started, forks and ends; the second serves.
 
     Parameters
     ----------
     first
-        The process that was started, which is the group's leader.
+        The process that was started.
     """
 
     def __init__(self, first: subprocess.Popen[bytes]) -> None:
@@ -210,22 +211,22 @@ class _Life:
             if not self.over.is_set():
                 os.killpg(self._first.pid, number)
 
-    def leave(self) -> None:
-        """Take the exit code of the process that was started, which has ended once the other serves."""
+    def reap_first(self) -> None:
+        """Reap the first process: it has ended once the second serves."""
         self._first.poll()
 
-    def bury(self) -> None:
-        """Take the exit codes of what has ended, which where the trainer is the first process of all is its own."""
+    def reap(self) -> None:
+        """Reap what has ended. Where the trainer is process 1 of a container, the second is its child by now."""
         # A process's descriptors are closed a moment before it can be waited for.
         with suppress(subprocess.TimeoutExpired):
-            self._first.wait(_BURIALS * _BURIAL_PAUSE)
+            self._first.wait(_REAPS * _REAP_PAUSE)
         with suppress(ChildProcessError):
-            for _ in range(_BURIALS):
+            for _ in range(_REAPS):
                 if os.waitpid(-self._first.pid, os.WNOHANG) == (0, 0):
-                    time.sleep(_BURIAL_PAUSE)
+                    time.sleep(_REAP_PAUSE)
 
 
-class _Handover:
+class _Sockets:
     """Sockets on their way to a face: closed here once they are there, and in every child that is forked meanwhile."""
 
     def __init__(self) -> None:
@@ -260,7 +261,7 @@ class _Handover:
 
 
 def module_path() -> list[str]:
-    """Return the module path for a face: the trainer's, without the folder of the user's own script.
+    """Return the module path for a face: the trainer's, without the script's folder and the current one.
 
     A script's folder may hold an `app.py` or a `trio.py` that the trainer never imports and a face would.
     """

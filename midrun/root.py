@@ -30,12 +30,13 @@ class Root(Dir):
 
     def last_state(self) -> dict[str, Any]:
         """Return what `last-state.json` keeps for when nobody can be asked any more. It may wait for a device."""
+        sample = self._run.sample
         try:
-            values = self._run.sample.values()
+            values = sample.values()
         except Exception:  # noqa: BLE001 - a device that broke takes its values with it, and nothing else
             values = Values({}, [])
         return {
-            **self.state.index,
+            **self.state.at(sample),
             "metrics": values.metrics,
             "learning_rates": values.rates,
             "services": self.state.services["services"],

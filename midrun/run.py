@@ -92,11 +92,12 @@ class Run:
         self._sample: Sample = NOTHING
         self._steady = False
         """Whether whoever looks may take the sample of a safe point before an optimizer step."""
-        self._stepping = False
-        """Whether that is the last safe point."""
+        self._stepping: list[Sample] | None = None
+        """While that is the last safe point: its sample, once somebody has looked."""
         self.exception: ExceptionRecord | None = None
         self._batch_aside: int | None = None
-        self._greeted = False
+        self._greeting = ["once"]
+        """What is to be said yet: several threads may come to say it, and one takes it out."""
         self._read: tuple[Sample, Values] | None = None
         self._outcome: Outcome | None = None
         self._over = False
@@ -210,7 +211,7 @@ class Run:
         after a backward pass, it costs a small model half a percent of its step.
         """
         if self._steady:
-            self._stepping = True
+            self._stepping = []
         else:
             self.publish(self.loop.batch)
 
@@ -224,7 +225,7 @@ class Run:
 
     def logged(self) -> None:
         """Show also what has been logged since the last safe point, in what came after it in the same hook."""
-        if not self._stepping:
+        if self._stepping is None:
             self.publish(self._sample.batch)
 
     def begin_epoch(self) -> None:
@@ -250,7 +251,7 @@ class Run:
             self._sample = self.loop.sample(batch)
         except Exception:  # noqa: BLE001 - whatever the loop's insides do, training goes on
             self._unreadable()
-        self._stepping = False
+        self._stepping = None
 
     def _turn(self, batch: int | None) -> None:
         """Show a sample, and void what faces have kept."""
@@ -282,13 +283,21 @@ class Run:
     @property
     def sample(self) -> Sample:
         """What the run looked like at the last safe point."""
-        if self._stepping:
+        stepping = self._stepping
+        if stepping is None:
+            return self._sample
+        if not stepping:
             try:
                 # The step counts from the end of its batch on.
-                return self.loop.sample(self.loop.batch)._replace(global_step=self._sample.global_step)
+                taken = self.loop.sample(self.loop.batch)._replace(global_step=self._sample.global_step)
             except Exception:  # noqa: BLE001 - as in `publish`
-                self._unreadable()
-        return self._sample
+                if self._stepping is stepping:
+                    self._unreadable()
+                return self._sample
+            if self._stepping is not stepping:
+                return self._sample  # The batch has ended meanwhile.
+            stepping.append(taken)
+        return stepping[0]
 
     @property
     def status(self) -> str:
@@ -363,9 +372,12 @@ class Run:
     def _greet(self) -> None:
         """Say, once, where to look: when each face shows the run, or has said why it does not."""
         states = {face.service.state for enabled, _, face in self._faces() if enabled}
-        if self._greeted or self._over or "starting" in states or "off" in states:
+        if self._over or "starting" in states or "off" in states:
             return
-        self._greeted = True
+        try:
+            self._greeting.pop()
+        except IndexError:
+            return
         mounted = str(self.mountpoint) if self.services["fuse"].state == "running" else None
         self.log.say(" and ".join(filter(None, (self.rest.url, mounted))) or str(self.directory))
 

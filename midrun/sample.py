@@ -1,6 +1,7 @@
 """Samples: what a run looked like at its last safe point.
 
-The training thread makes one at each safe point and swaps it in; nobody changes it afterwards. It holds references, so
+One is made at each safe point, by the training thread, or before an optimizer step by who looks. Nobody changes it
+afterwards. It holds references, so
 making one costs microseconds: turning them into floats is the reader's work.
 """
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from midrun.run import Run
+    from midrun.sample import Sample
 
 
 class ExceptionRecord(TypedDict):
@@ -92,8 +93,11 @@ class State(Dir):
     @file("index.json")
     def index(self) -> Summary:
         """The run at one glance."""
-        run, sample = self._run, self._run.sample
-        limits = run.loop.limits
+        return self.at(self._run.sample)
+
+    def at(self, sample: Sample) -> Summary:
+        """Return the run at one glance, as of this sample."""
+        run, limits = self._run, self._run.loop.limits
         return Summary(
             run_id=run.run_id,
             status=self.status,
@@ -121,7 +125,7 @@ class State(Dir):
 
     @file("epoch")
     def epoch(self) -> int:
-        """Number of the present epoch, counted from 0."""
+        """Epochs completed, which is the number of the present one, counted from 0; as `trainer.current_epoch`."""
         return self._run.sample.epoch
 
     @file("global-step")

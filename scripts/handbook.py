@@ -26,9 +26,9 @@ A plain file holds one value and a newline; a value that does not exist is an em
 one JSON object. JSON has no word for NaN and infinity: such a number is `null`, and the object's member `_nonfinite`
 says what it was, as a map from JSON pointer to `"NaN"`, `"Infinity"` or `"-Infinity"`.
 
-The values under `state/` are those of the last safe point: before each optimizer step, and at the end of each training
-batch. `ls -l` shows a file's real size, and as its time the moment when the value last changed. A file that is
-*made on demand* has size 0 until somebody reads it.
+The values under `state/` are those of the last safe point: before each optimizer step, at the end of each batch of any
+stage, and where an epoch or a stage begins or ends. `ls -l` shows a file's real size, and as its time the moment when
+somebody first saw its value.
 
 In the names of files that come and go, such as those of metrics, `/`, `%` and control characters are percent-encoded,
 as are the names `.`, `..` and `index.json`: the metric `train/loss` is the file `state/metrics/train%2Floss`. A name

@@ -48,9 +48,14 @@ class Gate:
             raise falcon.HTTPError(400, description=_invalid_host(host))
         site, origin = req.get_header("Sec-Fetch-Site"), req.get_header("Origin")
         if site is not None and site not in _OWN and not _is_link(req):
-            raise falcon.HTTPError(403, description=f"a page of another site asked (Sec-Fetch-Site: {site!a:.40})")
+            raise falcon.HTTPError(
+                403,
+                description=f"a page of another site asked (Sec-Fetch-Site: {site!a:.40}); ask from the run's own page",
+            )
         if origin is not None and not self._is_own(origin, host or ""):
-            raise falcon.HTTPError(403, description=f"a page of another site asked (Origin: {origin!a:.100})")
+            raise falcon.HTTPError(
+                403, description=f"a page of another site asked (Origin: {origin!a:.100}); ask from the run's own page"
+            )
         if (
             req.method not in _BARE_METHODS
             and req.content_length
@@ -100,3 +105,7 @@ def _invalid_host(host: str | None) -> str:
         f"Invalid host header: {host!a:.100} is no name of this machine; open it as localhost or by its address, or "
         "add the name to rest_allowed_hosts"
     )
+
+
+def _foreign(header: str) -> str:
+    return f"a page of another site asked ({header}); ask from the run's own page, or without a browser"

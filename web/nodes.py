@@ -74,9 +74,10 @@ def href(path: str) -> str:
 
 
 def bind(template: str, target: str) -> Mapping[str, str]:
-    """Return the values of a template's names in a request target as it was sent, with `names` file names.
+    """Return the values of a template's names in a request target as it was sent.
 
-    Raises `NotFound` for a target that is none of the template's.
+    Each segment is decoded to the file name that the tree has. Raises `NotFound` for a target that is none of the
+    template's.
     """
     raw = re.sub(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*", "", target)  # the absolute form, which proxies send
     sent = re.split(r"[?#]", raw, maxsplit=1)[0].split("/")

@@ -3,7 +3,7 @@
 python -m scripts.bench.overhead [--fits N] [--pairs N] [CASE ...]
 
 The turns change the model's class, and stop and continue the readers: on a machine whose speed changes from second to
-second, whatever takes turns slower tells one percent from none. The faces live all the time. *idle* changes every ten
+second, slower turns can't tell one percent from none. The faces live all the time. *idle* changes every ten
 steps and compares the medians of the turns, which nothing rare gets into; with readers a turn is some hundred steps
 long, and its mean counts. Where a process has its code and data in memory is chance, and worth up to half a percent:
 each case is measured in several processes. The table gives the median of the ratios of neighbouring turns, their
@@ -255,6 +255,9 @@ def main() -> None:
     parser.add_argument("--fits", type=int, default=5, help="processes for each case")
     parser.add_argument("--pairs", type=int, default=10, help="of turns in each; idle has 15 times as many")
     arguments = parser.parse_args()
+    unknown = [name for name in arguments.cases if name not in CASES]
+    if unknown:
+        parser.error(f"no case {unknown[0]!r}; the cases are {', '.join(CASES)}")
     folder = Path(tempfile.mkdtemp(prefix="midrun-bench-"))
     print("| beside training | ratio | quartiles | 95 % of the median | step without midrun |\n|---|---|---|---|---|")
     try:

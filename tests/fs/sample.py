@@ -172,7 +172,7 @@ async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 def aside(work: Callable[[], None]) -> None:
-    """Run `work` in a thread of its own, as the disk thread would."""
+    """Run `work` in a thread of its own, as a trainer would."""
     threading.Thread(target=work).start()
 
 
