@@ -2,7 +2,7 @@
 
 The trainer starts it with its own interpreter and module path, in a session of its own. Here it takes off what it has
 inherited of the trainer's, and leaves the trainer's children: a program that waits for all its children would wait for
-its faces too.
+its faces too. Where the trainer is the first process of a container the kernel makes it their parent all the same.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from midrun.config import MidrunConfig
 from midrun.directory import logger_directory, mountpoint, new_run_id, run_directory
 from midrun.fs import mounts
-from midrun.hooks import quick_parts
+from midrun.hooks import PARTS, quick_parts
 from midrun.log import tell
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Attachment:
         """The run while it is live, else None."""
         self.quick: dict[str, Callable[..., None]] = {}
         """What the hooks of each batch call, see `hooks.quick_parts`; empty while nothing runs."""
+        self.quick_class: type | None = None
+        """The class of model for which that is right."""
         self._ranks: Ranks | None = None
         self._run_id: str | None = None
         self._port: int | None = None
@@ -70,6 +72,15 @@ class Attachment:
         if override not in self._missed and self.config.midrun_enabled:
             self._missed.add(override)
             self._tell(f"{override} does not call super().{hook}(); midrun ran its part itself, but please call it")
+
+    def quicken(self, module: LightningModule) -> None:
+        """Look anew at what the hooks of each batch may call, since classes and modules can be changed at run time."""
+        if self.run is not None:
+            self.quick, self.quick_class = quick_parts(module, self.run), type(module)
+        for hook in PARTS:
+            if hook in vars(module):
+                message = f"{hook} is set on the model itself, past midrun's part of it: override it in the class"
+                self._tell(message, message)
 
     def broke(self, hook: str, error: Exception) -> None:
         """Say that midrun's part of a hook failed. Training goes on, unless `inspection_strict` wants the error."""
@@ -128,7 +139,7 @@ class Attachment:
         )
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
-        self.quick = quick_parts(type(module), run)
+        self.quicken(module)
 
     def _raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note the exception that ends the loop; it goes on its way, whatever becomes of the note."""

@@ -5,8 +5,7 @@ A model's hook runs the model's own part first, then the part from here, which n
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,61 +42,77 @@ LIFE = ("configure_callbacks", "setup", "teardown")
 HOOKS = (*LIFE, *PARTS)
 """The Lightning hooks that midrun has a part in."""
 
-NOTHING: Mapping[type, None] = defaultdict(lambda: None)
-"""Behind a part that stands alone."""
+Behind = Callable[[Any], Callable[..., Any] | None]
+"""Returns what `super()` finds behind midrun's part of a hook, for a model."""
 
 
-def part_of(name: str, behind: Mapping[type, Callable[..., Any] | None] = NOTHING) -> Callable[..., Any]:
+def part_of(name: str, behind: Behind | None = None) -> Callable[..., Any]:
     """Return midrun's part of the hook `name`: called with the model and the hook's arguments, it never raises.
 
-    The one exception is `setup` with `inspection_strict=True`. For a class of model that has something `behind` the
-    part, that is called first, and its result is returned.
+    The one exception is `setup` with `inspection_strict=True`. What is `behind` the part is called first, and its
+    result is returned.
     """
 
     def part(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a hook's own
         attachment = module._midrun  # noqa: SLF001 - the mixin's own
         quick = attachment.quick
-        if name not in quick:
-            return _do(name, behind[type(module)], attachment, module, args, kwargs)
+        if name not in quick or type(module) is not attachment.quick_class:
+            return _do(name, behind, attachment, module, args, kwargs)
         try:
             quick[name](*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - as below
             attachment.broke(name, error)
         return None
 
-    vars(part)["behind"] = behind
+    vars(part).update(behind=behind, is_midruns=True)
     return part
 
 
 def _do(
     name: str,
-    behind: Callable[..., Any] | None,
+    behind: Behind | None,
     attachment: Attachment,
     module: Any,  # noqa: ANN401 - a model
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:  # noqa: ANN401 - a hook's own
     """Call what is behind midrun's part of a hook, and then the part."""
-    result = None if behind is None else behind(module, *args, **kwargs)
+    own = None if behind is None else behind(module)
+    result = None if own is None else own(*args, **kwargs)
     if attachment.under_way:
         attachment.reached.add(name)
     try:
         if name in LIFE:
             getattr(attachment, name)(module, *args, **kwargs)
         elif attachment.run is not None:
+            if name == "on_train_epoch_start":
+                attachment.quicken(module)
             getattr(attachment.run, PARTS[name])(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
         attachment.broke(name, error)
     return result
 
 
-def quick_parts(cls: type, run: Run) -> dict[str, Callable[..., None]]:
-    """Return the methods of `run` that a batch's hooks may call directly, for hooks that the model does not override.
+def is_reached(module: Any, name: str) -> bool:  # noqa: ANN401 - a model
+    """Whether midrun's part of the hook `name` runs, whatever the model's own hook does."""
+    return name not in vars(module) and getattr(getattr(type(module), name, None), "is_midruns", False)
+
+
+def quick_parts(module: Any, run: Run) -> dict[str, Callable[..., None]]:  # noqa: ANN401 - a model
+    """Return the methods of `run` that a batch's hooks may call directly, where the model has nothing of its own there.
 
     A batch's hooks find the processor's cache cold; the way through `_do` would cost a small model's step a thousandth
     for each hook.
     """
-    ways = {name: getattr(getattr(cls, name), "behind", None) for name in SAFE_POINTS}
+    ways = {name: getattr(getattr(type(module), name), "behind", None) for name in SAFE_POINTS}
     return {
-        name: getattr(run, PARTS[name]) for name, behind in ways.items() if behind is not None and behind[cls] is None
+        name: getattr(run, PARTS[name])
+        for name, behind in ways.items()
+        if behind is not None and _does_nothing(behind(module))
     }
+
+
+def _does_nothing(hook: Callable[..., Any] | None) -> bool:
+    """Whether a hook is Lightning's own, as it came: all of those do nothing."""
+    function = getattr(hook, "__func__", None)
+    return getattr(function, "__globals__", {}).get("__name__") == "lightning.pytorch.core.hooks"

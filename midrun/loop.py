@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from midrun.hooks import is_reached
 from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
 
 if TYPE_CHECKING:
@@ -119,10 +120,15 @@ class LightningLoop:
         """Whether any thread may take a sample between an optimizer step and the end of its batch.
 
         Then the step itself is all that changes until the batch ends; an optimizer that evaluates again shows its
-        newest evaluation. With manual optimization a batch goes on after a step, and logs. A device's scalars are
-        copied in the order of its work, which is the training thread's.
+        newest evaluation. With manual optimization a batch goes on after a step, and logs; a scheduler may step before
+        the batch ends; and a device's scalars are copied in the order of its work, which is the training thread's.
         """
-        return not self._on_device and bool(self.module.automatic_optimization)
+        return (
+            not self._on_device
+            and bool(self.module.automatic_optimization)
+            and all(scheduler.interval != "step" for scheduler in self._trainer.lr_scheduler_configs)
+            and is_reached(self.module, "on_train_batch_end")
+        )
 
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from midrun.attachment import Attachment
 from midrun.config import OPTIONS, MidrunConfig, unknown_option
-from midrun.hooks import HOOKS, PARTS, SAFE_POINTS, part_of
+from midrun.hooks import HOOKS, SAFE_POINTS, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class MidrunMixin(_Base):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         config = MidrunConfig(**options)
-        if kwargs and _next_init(type(self)) == _MODULE:
+        if kwargs and _is_module(_next_init(type(self))):
             raise unknown_option(type(self).__name__, next(iter(kwargs)))
         # Before the module's own __init__, which may save hyperparameters; and not by a plain assignment, since the
         # module has yet to be made.
@@ -93,22 +93,9 @@ class MidrunMixin(_Base):
         return self._midrun
 
 
-class _Behind(dict[type, Callable[..., Any] | None]):
-    """For each class of model, the hook `name` that `super()` finds from the mixin; None where that does nothing."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __missing__(self, cls: type) -> Callable[..., Any] | None:
-        mro = cls.__mro__
-        owner = next(kind for kind in mro[mro.index(MidrunMixin) + 1 :] if self.name in vars(kind))
-        does_nothing = self.name in PARTS and owner.__name__ == "ModelHooks"  # Lightning's own
-        return self.setdefault(cls, None if does_nothing else vars(owner)[self.name])
-
-
 def _hook(name: str) -> Callable[..., Any]:
     """Return the mixin's hook `name`: the module's own part, then midrun's."""
-    hook = part_of(name, _Behind(name))
+    hook = part_of(name, lambda module: getattr(super(MidrunMixin, module), name, None))
     hook.__name__, hook.__qualname__ = name, f"MidrunMixin.{name}"
     hook.__doc__ = f"Do the module's own part of `{name}`, then midrun's."
     return hook
@@ -120,18 +107,22 @@ for _name in HOOKS:
 
 def _check_order(cls: type) -> None:
     """Raise TypeError when the module comes before the mixin: the mixin's hooks would never be called."""
-    names = [kind.__name__ for kind in cls.__mro__]
-    mixin = cls.__mro__.index(MidrunMixin)
-    if _MODULE in names and names.index(_MODULE) < mixin:
+    before = cls.__mro__[: cls.__mro__.index(MidrunMixin)]
+    if any(map(_is_module, before)):
         bases = ", ".join(base.__name__ for base in cls.__bases__)
         message = f"{cls.__name__}({bases}): MidrunMixin must come before {_MODULE} in the base classes"
         raise TypeError(message)
 
 
-def _next_init(cls: type) -> str:
-    """Return the name of the class whose `__init__` the mixin's own calls."""
+def _next_init(cls: type) -> type:
+    """Return the class whose `__init__` the mixin's own calls."""
     mro = cls.__mro__
-    return next(kind.__name__ for kind in mro[mro.index(MidrunMixin) + 1 :] if "__init__" in vars(kind))
+    return next(kind for kind in mro[mro.index(MidrunMixin) + 1 :] if "__init__" in vars(kind))
+
+
+def _is_module(cls: type) -> bool:
+    """Whether a class is Lightning's own, by whichever of its packages."""
+    return cls.__name__ == _MODULE and cls.__module__.startswith(("lightning.", "pytorch_lightning."))
 
 
 def _guard(cls: type, name: str) -> None:
@@ -140,7 +131,7 @@ def _guard(cls: type, name: str) -> None:
     if owner is MidrunMixin or (owner is not cls and issubclass(owner, MidrunMixin)):
         return
     override = vars(owner)[name]
-    if not inspect.isfunction(override):
+    if override is None:
         return
     part = part_of(name)
 
@@ -151,7 +142,9 @@ def _guard(cls: type, name: str) -> None:
         attachment.under_way.add(name)
         attachment.reached.discard(name)
         try:
-            result = override(self, *args, **kwargs)
+            # Whatever it is that the class has there: a function, a static method, a partial.
+            bound = override.__get__(self, type(self)) if hasattr(override, "__get__") else override
+            result = bound(*args, **kwargs)
         finally:
             if outermost:
                 attachment.under_way.discard(name)
@@ -165,4 +158,5 @@ def _guard(cls: type, name: str) -> None:
             attachment.run.logged()
         return result
 
+    vars(guarded)["is_midruns"] = True
     setattr(cls, name, guarded)
