@@ -15,6 +15,8 @@ from typing import Any
 
 UNWANTED = signal.SIGUSR2
 """Ends a face that does not listen for quit yet."""
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from midrun.fs.birth import main; main(sys.argv[2])"
+"""The program of a face's interpreter: its arguments are a module path and what `main` takes, both in JSON."""
 _NICENESS = 5
 
 

@@ -20,8 +20,7 @@ _HOMES = {"MidrunConfig": "midrun.config", "MidrunMixin": "midrun.mixin"}
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _HOMES:
-        message = f"module 'midrun' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'midrun' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - only for the first use of a name
 
     return getattr(import_module(_HOMES[name]), name)

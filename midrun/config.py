@@ -111,15 +111,15 @@ class MidrunConfig:
         ):
             self._check_range(name, 1, None)
         if self.hooks_timeout_s is not None and not self.hooks_timeout_s > 0:
-            message = f"midrun option 'hooks_timeout_s' must be above 0, or None to wait: {self.hooks_timeout_s!r}"
-            raise ValueError(message)
+            raise ValueError(
+                f"midrun option 'hooks_timeout_s' must be above 0, or None to wait: {self.hooks_timeout_s!r}"
+            )
 
     def _check_range(self, name: str, low: int, high: int | None) -> None:
         value = getattr(self, name)
         if value < low or (high is not None and value > high):
             wanted = f"at least {low}" if high is None else f"between {low} and {high}"
-            message = f"midrun option {name!r} must be {wanted}: {value!r}"
-            raise ValueError(message)
+            raise ValueError(f"midrun option {name!r} must be {wanted}: {value!r}")
 
 
 OPTIONS = tuple(f.name for f in fields(MidrunConfig))
@@ -154,10 +154,8 @@ def _matches(value: object, annotation: Any) -> bool:  # noqa: ANN401 - an annot
 def _refuse_type(name: str, value: object, annotation: Any) -> None:  # noqa: ANN401 - as above
     wanted = _spelled(annotation)
     if get_origin(annotation) is Literal and isinstance(value, str):
-        message = f"midrun option {name!r} must be {wanted}: {value!r}"
-        raise ValueError(message)
-    message = f"midrun option {name!r} must be {wanted}, not {type(value).__name__}: {value!r}"
-    raise TypeError(message)
+        raise ValueError(f"midrun option {name!r} must be {wanted}: {value!r}")
+    raise TypeError(f"midrun option {name!r} must be {wanted}, not {type(value).__name__}: {value!r}")
 
 
 def _spelled(annotation: Any) -> str:  # noqa: ANN401 - as above

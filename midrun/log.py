@@ -30,6 +30,11 @@ def tell(level: int, message: str) -> None:
             sys.stderr.write(f"midrun: {message}\n")
 
 
+def open_log(path: Path) -> int:
+    """Return a descriptor that appends to a log, and never waits: the file may be a pipe that nobody reads."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+
 class RunLog:
     """The log of one run.
 
@@ -71,8 +76,7 @@ class RunLog:
     def _append(self, line: str) -> None:
         try:
             # Opened for each line: the file may be moved, or its disk may fill and empty again, while the run goes on.
-            # Without waiting: the file may be a pipe that nobody reads.
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            file = open_log(self._path)
             try:
                 os.write(file, line.encode(errors="backslashreplace"))
             finally:

@@ -110,8 +110,7 @@ def _check_order(cls: type) -> None:
     before = cls.__mro__[: cls.__mro__.index(MidrunMixin)]
     if any(map(_is_module, before)):
         bases = ", ".join(base.__name__ for base in cls.__bases__)
-        message = f"{cls.__name__}({bases}): MidrunMixin must come before {_MODULE} in the base classes"
-        raise TypeError(message)
+        raise TypeError(f"{cls.__name__}({bases}): MidrunMixin must come before {_MODULE} in the base classes")
 
 
 def _next_init(cls: type) -> type:

@@ -25,11 +25,11 @@ from typing import Any, ClassVar, Self
 import midrun
 from midrun.fs import forks
 from midrun.fs.answers import Answers
-from midrun.fs.birth import UNWANTED, Handed
+from midrun.fs.birth import BOOT, UNWANTED, Handed
 from midrun.fs.page import Page
+from midrun.log import open_log
 from midrun.services import Service
 
-_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]);from midrun.fs.birth import main; main(sys.argv[2])"
 _DEATHS = 5
 """How often a face may die within `_WINDOW` and be started again."""
 _WINDOW = 600.0
@@ -144,12 +144,10 @@ class FaceProcess:
     def _popen(self, handed: str, given: list[int]) -> subprocess.Popen[bytes]:
         errors = subprocess.DEVNULL
         with suppress(OSError):
-            # Without waiting: the log may be a pipe that nobody reads.
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
-            errors = os.open(self._ties.log, flags, 0o666)
+            errors = open_log(self._ties.log)
         try:
             return subprocess.Popen(  # noqa: S603 - this interpreter, and a text of ours
-                [sys.executable, "-I", "-c", _BOOT, json.dumps(module_path()), handed],
+                [sys.executable, "-I", "-c", BOOT, json.dumps(module_path()), handed],
                 pass_fds=given,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -165,7 +163,7 @@ class FaceProcess:
         if notice == "running":
             if self._life is not None:
                 self._life.reap_first()
-            self.service.run(**detail)
+            self.service.run()
         elif notice == "failed":
             self.service.fail(str(detail.get("reason", "it gave no reason")))
 

@@ -160,7 +160,7 @@ class Run:
         # Each step is taken whatever becomes of the others, a Ctrl-C in the middle of them included.
         with ExitStack() as stack:
             for step in reversed(steps):
-                stack.callback(self._taken, step)
+                stack.callback(self._attempt, step)
 
     def _faces(self) -> list[tuple[bool, str, FaceProcess]]:
         """Return the faces, each with whether the options want it, and which option that is."""
@@ -169,7 +169,7 @@ class Run:
             (self.config.fuse_enabled, "fuse_enabled", self._mount),
         ]
 
-    def _taken(self, step: Callable[[], object]) -> None:
+    def _attempt(self, step: Callable[[], object]) -> None:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever becomes of one step, the loop has ended well

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from midrun.log import RunLog
 
@@ -26,8 +26,6 @@ class Service:
 
     def __init__(self, name: str, log: RunLog, changed: Callable[[], object] = lambda: None) -> None:
         self.name = name
-        self.detail: dict[str, Any] = {}
-        """What the service told of itself when it began to run."""
         self._log = log
         self._changed = changed
         self._record = ServiceRecord(state="off", reason=None, since=time.time())
@@ -66,9 +64,8 @@ class Service:
             self.warn(reason)
         self._become("starting", reason)
 
-    def run(self, **detail: Any) -> None:  # noqa: ANN401 - any JSON value
+    def run(self) -> None:
         """Say that it works."""
-        self.detail = detail
         self._become("running", None)
 
     def fail(self, reason: str) -> None:

@@ -236,8 +236,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + READY_PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            message = f"the run was not ready within {READY_PATIENCE:g} s"
-            raise TimeoutError(message)
+            raise TimeoutError(f"the run was not ready within {READY_PATIENCE:g} s")
         time.sleep(0.01)
 
 

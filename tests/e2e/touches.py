@@ -39,7 +39,9 @@ def timed(model: Model) -> None:
         time.sleep(0.01)
     began = time.monotonic()
     globals()[model.plan["touch"]](place)
-    Path(model.plan["root"], "touched").write_text(json.dumps(time.monotonic() - began))
+    path = Path(model.plan["root"], "touched")
+    path.with_name(".touched").write_text(json.dumps(time.monotonic() - began))
+    path.with_name(".touched").rename(path)  # whole at once
 
 
 def walk(place: Path) -> None:

@@ -11,11 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from midrun.fs.answers import Answers
-from midrun.fs.birth import Handed
+from midrun.fs.birth import BOOT, Handed
 from midrun.fs.frames import Notice
 from midrun.fs.page import Page
-
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from midrun.fs.birth import main; main(sys.argv[2])"
 
 
 def launch(

@@ -23,19 +23,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from midrun.fs.answers import Answers
-from midrun.fs.birth import Handed
+from midrun.fs.birth import BOOT, Handed
 from midrun.fs.faults import Conflict, Refused
 from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
 from midrun.fs.verbs import Tree
-
-_BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from midrun.fs.birth import main
-main(sys.argv[2])
-"""
 
 
 def whole(number: int, longest: int = 50) -> str:
@@ -247,7 +240,7 @@ class Program:
                 self._plan["options"],
             )
             # A plan may say what the face's process does first, and what program starts it.
-            boot = self._plan.get("before", "") + _BOOT
+            boot = self._plan.get("before", "") + BOOT
             wrap = self._plan.get("wrap", [])
             paths = [*self._plan.get("paths", []), *sys.path, os.getcwd()]
             began = time.monotonic()
