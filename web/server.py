@@ -35,6 +35,9 @@ IDLE_SECONDS = 15
 _DRAIN_SECONDS = 0.12
 _LEAVE_SECONDS = 0.06
 
+_left: list[object] = []
+"""Triggers that are not closed before the process ends."""
+
 
 class Server:
     """A WSGI app served over one listening socket, which the server owns from then on.
@@ -123,7 +126,9 @@ class Server:
             with self._trigger:
                 listener.trigger.close()
                 self.clean = True
-        # Else a worker is stuck. It may pull the trigger yet, and the number of a closed one could be another's.
+        else:
+            # A worker is stuck. It may pull the trigger yet, and the number of a closed one could be another's.
+            _left.append(listener.trigger)
 
     def _owes(self) -> bool:
         return any(channel.total_outbufs_len for channel in self._listener.active_channels.values())
