@@ -49,6 +49,7 @@ KINDS: dict[str, Callable[[Callable[..., None]], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:functools.partial will be a method descriptor")  # Python 3.13, without midrun too
 @pytest.mark.parametrize("hook", ["on_train_start", END, "on_before_optimizer_step"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["behind", "in front"])
