@@ -9,7 +9,7 @@ from midrun.fs.tree import Dir, Leaf, Link, Node
 
 
 def handbook(root: Dir) -> str:
-    """Return a table of every path below `root`: what it shows, of which type, and of which type.
+    """Return a table of every path below `root`: what it shows, and of which type.
 
     Where entries come and go, the first of them stands for all, under the directory's `placeholder`.
     """

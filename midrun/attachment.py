@@ -75,8 +75,9 @@ class Attachment:
 
     def quicken(self, module: LightningModule) -> None:
         """Look anew at what the hooks of each batch may call, since classes and modules can be changed at run time."""
-        if self.run is not None:
-            self.quick, self.quick_class = quick_parts(module, self.run), type(module)
+        if self.run is None:
+            return
+        self.quick, self.quick_class = quick_parts(module, self.run), type(module)
         for hook in PARTS:
             if hook in vars(module):
                 message = f"{hook} is set on the model itself, past midrun's part of it: override it in the class"

@@ -137,12 +137,17 @@ async def test_what_was_not_found_may_be_there_100_ms_later(clock: MockClock, ro
         assert (await view.read("new")).data == b"1\n"
 
 
+async def ask_too_soon(view: View, root: Changing) -> None:
+    """Ask for what is not there, and then make it."""
+    with pytest.raises(NotFound):
+        await view.read("new")
+    root.members_["new"] = 1
+
+
 @trio_test
 async def test_a_bump_voids_what_was_not_found(clock: MockClock, root: Changing, trainer: Trainer) -> None:
     async with showing(trainer) as view:
-        with pytest.raises(NotFound):
-            await view.read("new")
-        root.members_["new"] = 1
+        await ask_too_soon(view, root)
         trainer.generation += 1
         assert (await view.read("new")).data == b"1\n"
 
@@ -150,9 +155,7 @@ async def test_a_bump_voids_what_was_not_found(clock: MockClock, root: Changing,
 @trio_test
 async def test_a_listing_has_what_was_not_found_before(clock: MockClock, root: Changing, trainer: Trainer) -> None:
     async with showing(trainer) as view:
-        with pytest.raises(NotFound):
-            await view.read("new")
-        root.members_["new"] = 1
+        await ask_too_soon(view, root)
         await view.list("")
         assert (await view.read("new")).data == b"1\n"
 
