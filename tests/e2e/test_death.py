@@ -18,6 +18,7 @@ import pytest
 from tests.e2e.conftest import Report, Start
 from tests.e2e.machine import alive, children_of, end, faces_of, mounts, on_this_machine, open_files, sh, wait_for
 from tests.e2e.runs import MOUNT, WEB, Run
+from tests.processes import stand_still
 
 pytestmark = pytest.mark.mount
 
@@ -53,7 +54,7 @@ def test_readers_blocked_by_a_killed_trainer_are_released(start: Start, report: 
     run.live()
     url = run.cat("meta/rest/url").strip()
     # Nothing answers from here on, and neither file has been read before, so there is no last value to show.
-    run.signal(signal.SIGSTOP)
+    stand_still(run.pid)
     readers = [
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for command in (
@@ -142,9 +143,9 @@ def test_a_face_that_is_killed_too_often_is_reported_failed(start: Start) -> Non
 def test_a_mount_left_dead_by_killing_everything_at_once_is_removed_by_the_next_run(start: Start, root: Path) -> None:
     first = start(until=True, in_=root / "same").live()
     everybody = [*first.faces(), first.pid]
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody sees the others die
-        for pid in everybody:
-            os.kill(pid, number)
+    stand_still(*everybody)  # nobody sees the others die
+    for pid in everybody:
+        os.kill(pid, signal.SIGKILL)
     assert first.ended() == -signal.SIGKILL
     wait_for(lambda: not any(map(alive, everybody)), "all are dead")
     assert mounts(root) == {str(first.procfs): "fuse"} or str(first.procfs) in mounts(root)
@@ -214,8 +215,7 @@ def test_a_child_that_was_forked_past_python_keeps_nothing_alive(start: Start, e
 def test_a_face_that_stood_still_when_its_trainer_was_killed_cleans_up_once_it_goes_on(start: Start) -> None:
     run = start(until=True).live()
     faces = list(run.faces())
-    for face in faces:
-        os.kill(face, signal.SIGSTOP)
+    stand_still(*faces)
     run.signal(signal.SIGKILL)
     assert run.ended() == -signal.SIGKILL
     assert mounts(run.root)

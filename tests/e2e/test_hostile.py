@@ -16,6 +16,7 @@ import pytest
 from tests.e2e.conftest import Report, Start
 from tests.e2e.machine import inside, listening, mounts, output, sh, wait_for
 from tests.e2e.runs import REPOSITORY, Run
+from tests.processes import stand_still
 
 pytestmark = pytest.mark.mount
 
@@ -331,9 +332,9 @@ def test_where_nobody_learns_exit_codes_a_killed_face_leaves_no_mount(start: Sta
     wait_for(lambda: len({*first.faces()} - {*killed}) == len(killed), "there are new faces")
     first.live()
     everybody = [*first.faces(), first.pid]
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody takes the mount away
-        for pid in everybody:
-            os.kill(pid, number)
+    stand_still(*everybody)  # nobody takes the mount away
+    for pid in everybody:
+        os.kill(pid, signal.SIGKILL)
     first.ended()
     second = start(until=True, how={"ground": {"unheard": True}}, in_=root / "same").live()
     second.enough()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 
@@ -12,6 +11,7 @@ import pytest
 from tests.e2e.conftest import Report, Start
 from tests.e2e.machine import wait_for
 from tests.e2e.runs import MOUNT, WEB
+from tests.processes import stand_still
 
 pytestmark = pytest.mark.mount
 
@@ -26,7 +26,7 @@ def test_a_face_that_stands_still_does_not_disturb_training(
     for module in modules:
         face = run.face(module)
         assert face is not None
-        os.kill(face, signal.SIGSTOP)
+        stand_still(face)
     run.passes(100)
     began = time.monotonic()
     run.enough()
@@ -45,7 +45,7 @@ def test_a_trainer_that_stands_still_is_shown_as_it_was_and_rest_says_how_long_a
     status, before, headers = run.get(path)
     assert (status, AGE in headers) == (200, False)
     run.cat("state/global-step")
-    run.signal(signal.SIGSTOP)
+    stand_still(run.pid)
     # The first answer may be one that was on its way.
     wait_for(lambda: AGE in run.get(path)[2], "old values are marked", 5)
     began = time.monotonic()

@@ -15,6 +15,7 @@ import pytest
 
 from midrun.fs import mounts
 from tests.fs.mounting import Mounted, alive, end, mounting, needs_root, python, report, sh, start, wait_for
+from tests.processes import stand_still
 
 pytestmark = pytest.mark.mount
 
@@ -106,7 +107,7 @@ def test_a_run_that_is_killed_leaves_no_mount_and_nobody_waiting(
     waiting = reader(tree.path("live/waiting"))
     try:
         if stopped:
-            os.kill(tree.pid, signal.SIGSTOP)
+            stand_still(tree.pid)
         began = time.monotonic()
         os.kill(tree.pid, signal.SIGKILL)
         assert waiting.wait(5) == 1
@@ -167,7 +168,7 @@ def test_a_mount_that_lives_is_not_cleaned_not_even_while_its_face_is_stopped(tr
     kept = mounts.clean(str(tree.mountpoint))
     assert kept is not None
     assert kept.pid == tree.face
-    os.kill(tree.face, signal.SIGSTOP)
+    stand_still(tree.face)
     began = time.monotonic()
     assert mounts.clean(str(tree.mountpoint)) == kept
     assert time.monotonic() - began < 5

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pyfuse3
 import pytest
@@ -25,7 +24,8 @@ from midrun.fs.readers import OWN_PATIENCE, Interrupted, Readers, is_interrupted
 from midrun.fs.tree import Dir, Leaf, Node, file
 from midrun.fs.verbs import Description, Entry, Kind, Local
 from midrun.fs.view import Shot, View
-from tests.fs.mounting import end, start, wait_for
+from tests.fs.mounting import end, start
+from tests.processes import stand_still
 
 
 def entry(name: str = "x", *, kind: Kind = "file", fixed: bool = False) -> Entry:
@@ -199,8 +199,7 @@ def test_pending_signals_are_seen_but_not_those_that_are_blocked_or_mean_nothing
         assert not is_interrupted(sleeper.pid)
         sleeper.send_signal(signal.SIGTERM)
         assert not is_interrupted(sleeper.pid)
-        sleeper.send_signal(signal.SIGSTOP)
-        wait_for(lambda: " T " in Path(f"/proc/{sleeper.pid}/stat").read_text(), "it is stopped")
+        stand_still(sleeper.pid)
         sleeper.send_signal(signal.SIGWINCH)
         assert not is_interrupted(sleeper.pid)
         sleeper.send_signal(signal.SIGINT)  # it stays pending in a stopped process

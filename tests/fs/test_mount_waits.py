@@ -16,6 +16,7 @@ import pytest
 
 from midrun.fs.inodes import ROOM
 from tests.fs.mounting import Mounted, end, is_whole, mounting, output, report, sh, start, wait_for
+from tests.processes import stand_still
 
 pytestmark = pytest.mark.mount
 
@@ -248,7 +249,7 @@ def test_a_stopped_run_shows_its_last_values_at_once_with_the_time_of_their_chan
         tree.do("members", names=[f"metric {number}" for number in range(500)])
         output("ls", "-l", tree.path("many"), tree.path("values"))
         text = tree.cat("values/text")
-        os.kill(tree.pid, signal.SIGSTOP)
+        stand_still(tree.pid)
         stopped = time.time()
         time.sleep(0.2)  # until what is kept is old
         began = time.monotonic()
@@ -268,7 +269,7 @@ def test_who_lists_a_stopped_run_that_was_never_read_waits_for_one_file_not_for_
     with mounting() as tree:
         tree.ready()
         output("find", tree.mountpoint)
-        os.kill(tree.pid, signal.SIGSTOP)
+        stand_still(tree.pid)
         began = time.monotonic()
         listed = sh("ls", "-l", tree.path("values"), tree.path("still"))
         seconds = time.monotonic() - began
@@ -281,7 +282,7 @@ def test_who_lists_a_stopped_run_that_was_never_read_waits_for_one_file_not_for_
 def test_who_waits_for_a_stopped_run_is_freed_by_ctrl_c() -> None:
     with mounting() as tree:
         tree.ready()
-        os.kill(tree.pid, signal.SIGSTOP)
+        stand_still(tree.pid)
         process = reader(tree, "values/text")
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
@@ -312,7 +313,7 @@ def test_who_writes_to_a_stopped_run_is_freed_by_ctrl_c(text: str) -> None:
             assert writer.stdin is not None
             assert writer.stdout is not None
             assert writer.stdout.readline() == "open\n"
-            os.kill(tree.pid, signal.SIGSTOP)
+            stand_still(tree.pid)
             writer.stdin.write("\n")
             writer.stdin.flush()
             wait_for(lambda: waits(writer), "the command waits")
@@ -335,7 +336,7 @@ def test_a_command_for_a_stopped_run_times_out() -> None:
     with mounting() as tree:
         tree.ready()
         tree.cat("control/rate")
-        os.kill(tree.pid, signal.SIGSTOP)
+        stand_still(tree.pid)
         refused = sh("dd", f"of={tree.path('control/rate')}", "status=none", text="1\n")
         assert "Connection timed out" in refused.stderr
 
