@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from midrun.fs import forks
+from midrun.fs.control import Writer
 from midrun.fs.faults import Fault, dump
 from midrun.fs.frames import CHUNK, Frames, Garbled, Notice, frame
 from midrun.fs.later import Later
@@ -67,15 +68,19 @@ class Answers:
         with suppress(BlockingIOError):  # A full counter: the thread has been woken already.
             os.eventfd_write(self._wake, 1)
 
-    def connect(self, end: socket.socket, notice: Notice, slot: int | None = None) -> Callable[[], None]:
+    def connect(
+        self, end: socket.socket, notice: Notice, slot: int | None = None, name: str = "face"
+    ) -> Callable[[], None]:
         """Answer what is asked over `end`; return a function that says quit and closes it.
 
         Parameters
         ----------
         slot
             The face's slot of the page; without one, it is the one that its requests name.
+        name
+            The face's name, which those are told who are written to.
         """
-        wire = _End(end, notice, slot)
+        wire = _End(end, notice, slot, name)
         self._wires.add(wire)
         self.call(lambda: self._open(wire))
         if self._ended:
@@ -199,7 +204,7 @@ class Answers:
             self._safely(partial(wire.notice, str(header.pop("notice")), header))
             return
         try:
-            value = self._ask(header, body)
+            value = self._ask(header, body, wire.name)
             if isinstance(value, Later):
                 answer = partial(self._answer_later, wire, header.get("id"), value)
                 value.tell(lambda: self.call(answer))
@@ -211,7 +216,7 @@ class Answers:
             case {"slot": int(slot), "id": int(number)} if 0 <= slot < SLOTS:
                 wire.slot, wire.taken = slot, number
 
-    def _ask(self, header: dict[str, Any], body: bytes) -> object:
+    def _ask(self, header: dict[str, Any], body: bytes, face: str) -> object:
         path = str(header.get("path"))
         match header.get("verb"):
             case "list":
@@ -219,7 +224,8 @@ class Answers:
             case "read":
                 return self._tree.read(path)
             case "write":
-                return self._tree.write(path, body, check=bool(header.get("check")))
+                writer = Writer(face, header.get("token"))
+                return self._tree.write(path, body, check=bool(header.get("check")), writer=writer)
             case "describe":
                 return self._tree.describe(path)
         raise Fault(f"no verb {header.get('verb')!r}: it is list, read, write or describe")
@@ -242,8 +248,9 @@ class Answers:
 class _End:
     """The tree's end of one wire, and what waits to be sent over it. Sending raises OSError once the face is gone."""
 
-    def __init__(self, end: socket.socket, notice: Notice, slot: int | None) -> None:
+    def __init__(self, end: socket.socket, notice: Notice, slot: int | None, name: str) -> None:
         end.setblocking(False)
+        self.name = name
         self.socket = end
         self.notice = notice
         self.slot = slot

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,24 @@ LONGEST_WRITE = 1 << 20
 """Bytes in the longest text that a control file takes, whichever face brings it."""
 
 
+@dataclass(frozen=True)
+class Writer:
+    """Who writes to a control file."""
+
+    face: str = "python"
+    """By which way it came: the face's name."""
+    token: str | None = None
+    """A name that the face has for this write: repeated with the same name, it is the same write."""
+
+
+NOBODY = Writer()
+"""Who writes from within the process."""
+
+
 class Form:
     """The form that a write must fill in: a pydantic model, and the argument that a bare value is for.
 
+    A model may be a choice of models, told apart by one member (pydantic's discriminated union in a `RootModel`).
     pydantic is imported by the module that declares the model, never here: faces know forms without it.
     """
 
@@ -81,7 +97,7 @@ class Form:
             arguments = self.arguments.model_validate_json(document, strict=True)
         except ValidationError as error:
             errors = [
-                FieldError(loc=["body", *item["loc"]], msg=item["msg"], type=item["type"])
+                FieldError(loc=["body", *self._place(item["loc"])], msg=item["msg"], type=item["type"])
                 for item in error.errors(include_url=False, include_context=False, include_input=False)
             ]
         else:
@@ -92,6 +108,13 @@ class Form:
             if not errors:
                 return arguments
         raise Invalid(f"{self.name}: " + "; ".join(f"{_pointed(e['loc'])}{e['msg']}" for e in errors), errors)
+
+    def _place(self, loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        """Return where a mistake is in the document: of a choice of models, pydantic puts first which was chosen."""
+        chosen_by = self.schema().get("discriminator", {}).get("propertyName")
+        if chosen_by is None:
+            return loc
+        return loc[1:] or (chosen_by,)
 
     def _document(self, data: bytes) -> bytes:
         """Return the JSON object that `data` means: itself, no arguments at all, or a bare value's object."""

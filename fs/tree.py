@@ -18,10 +18,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, get_type_hints, overload
 
 from midrun.fs import names
-from midrun.fs.control import Form
+from midrun.fs.control import NOBODY, Form, Writer
 from midrun.fs.faults import ReadOnly
 from midrun.fs.schema import schema_of
 
@@ -51,9 +52,11 @@ class Leaf:
     """A face may keep the value for a moment."""
     form: Form | None = None
     """What a write must hold; None for a file that takes none."""
-    store: Callable[[Any], object] | None = None
+    admit: Callable[[Any], object] | None = None
+    """Raise a `Fault` for arguments that are no mistake in themselves, and can't be stored now."""
+    store: Callable[[Any, Writer], object] | None = None
 
-    def write(self, data: bytes, *, check: bool = False) -> object:
+    def write(self, data: bytes, writer: Writer, *, check: bool = False) -> object:
         """Validate `data` and, unless only to `check` it, store it; return what storing it returned.
 
         Raises `ReadOnly` for a file that takes nothing, `Invalid` for data that is not what it takes.
@@ -61,7 +64,9 @@ class Leaf:
         if self.store is None or self.form is None:
             raise ReadOnly("this file is read-only: it shows a value and takes none")
         arguments = self.form.parse(data)
-        return None if check else self.store(arguments)
+        if self.admit is not None:
+            self.admit(arguments)
+        return None if check else self.store(arguments, writer)
 
 
 @dataclass(frozen=True)
@@ -123,20 +128,25 @@ def file(
 
 
 class Control(Generic[D, T]):
-    """A method that is also a file to write to: it takes the arguments that the file was given."""
+    """A method that is also a file to write to: it takes the arguments that the file was given, and who gave them."""
 
-    def __init__(self, name: str, arguments: type[BaseModel], bare: str | None, store: Callable[[D, Any], T]) -> None:
-        self.name = name
-        self.doc = inspect.getdoc(store) or ""
-        self.form = Form(name, self.doc, arguments, bare)
+    def __init__(
+        self,
+        form: Form,
+        store: Callable[[D, Any, Writer], T],
+        admit: Callable[[D, Any], object] | None = None,
+    ) -> None:
+        self.name, self.doc = form.name, form.doc
+        self.form = form
         self._store = store
+        self._admit = admit
 
     @overload
     def __get__(self, owner: None, kind: type[D]) -> Self: ...
     @overload
     def __get__(self, owner: D, kind: type[D]) -> Callable[[Any], T]: ...
     def __get__(self, owner: D | None, kind: type[D]) -> Self | Callable[[Any], T]:
-        return self if owner is None else lambda arguments: self._store(owner, arguments)
+        return self if owner is None else lambda arguments: self._store(owner, arguments, NOBODY)
 
     def bind(self, owner: D) -> Leaf:
         """Return this control file of `owner`; what it shows is how to use it."""
@@ -145,7 +155,8 @@ class Control(Generic[D, T]):
             doc=self.doc,
             cached=False,
             form=self.form,
-            store=lambda arguments: self._store(owner, arguments),
+            admit=None if self._admit is None else partial(self._admit, owner),
+            store=partial(self._store, owner),
         )
 
 
@@ -161,7 +172,12 @@ def control(
     bare
         The one argument that a bare value, written without JSON, is for.
     """
-    return lambda store: Control(name, arguments, bare, store)
+
+    def declare(store: Callable[[D, Any], T]) -> Control[D, T]:
+        form = Form(name, inspect.getdoc(store) or "", arguments, bare)
+        return Control(form, lambda owner, given, _: store(owner, given))
+
+    return declare
 
 
 class Dir:

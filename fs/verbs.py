@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
+from midrun.fs.control import NOBODY, Writer
 from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound, message
 from midrun.fs.later import Later
 from midrun.fs.names import split
@@ -58,8 +59,11 @@ class Verbs(Protocol):
     async def read(self, path: str) -> bytes:
         """Return the rendered file at `path`; of a live file, once it is made."""
 
-    async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
-        """Store `data` in the control file at `path`, or only `check` it; return the result, a JSON value."""
+    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+        """Store `data` in the control file at `path`, or only `check` it; return the result, a JSON value.
+
+        A `token` is the asker's name for this write, by which a run knows it if it comes again.
+        """
 
     async def describe(self, path: str) -> Description:
         """Return what is known of the node at `path` without reading it."""
@@ -90,11 +94,19 @@ class Tree:
         The directory whose path is `""`.
     aside
         Runs a function elsewhere, for files that are `slow` to show; None shows them here.
+    refused
+        Told of each write that is refused: path, data, who wrote, and the fault.
     """
 
-    def __init__(self, root: Dir, aside: Callable[[Callable[[], None]], object] | None = None) -> None:
+    def __init__(
+        self,
+        root: Dir,
+        aside: Callable[[Callable[[], None]], object] | None = None,
+        refused: Callable[[str, bytes, Writer, Fault], object] = lambda *_: None,
+    ) -> None:
         self._root = root
         self._aside = aside
+        self._refused = refused
 
     def walk(self, path: str) -> tuple[Node, bool]:
         """Return the node at `path`, and whether it is there for good. Raises `NotFound` or `NotADirectory`."""
@@ -133,12 +145,16 @@ class Tree:
         return value.then(render_it) if isinstance(value, Later) else render_it(value)
 
     @_guarded
-    def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+    def write(self, path: str, data: bytes, *, check: bool = False, writer: Writer = NOBODY) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it.
 
-        Returns what came of it, a JSON value, or a `Later` that will have it.
+        Returns what came of it, a JSON value, or a `Later` that will have it. What is refused is told to `refused`.
         """
-        value = self._leaf(path).write(data, check=check)
+        try:
+            value = self._leaf(path).write(data, writer, check=check)
+        except Fault as fault:
+            self._refused(path, data, writer, fault)
+            raise
         return value.then(partial(self._jsonable, path)) if isinstance(value, Later) else jsonable(value)
 
     @_guarded
@@ -198,9 +214,9 @@ class Local:
         data: bytes = await _settled(self._tree.read(path))
         return data
 
-    async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`."""
-        return await _settled(self._tree.write(path, data, check=check))
+        return await _settled(self._tree.write(path, data, check=check, writer=Writer(token=token)))
 
     async def describe(self, path: str) -> Description:
         """Return what is known of the node at `path`."""

@@ -72,9 +72,10 @@ class Wire:
         _, body = await self._ask({"verb": "read", "path": path})
         return body
 
-    async def write(self, path: str, data: bytes, *, check: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`."""
-        header, _ = await self._ask({"verb": "write", "path": path, "check": check}, data)
+        named = {} if token is None else {"token": token}
+        header, _ = await self._ask({"verb": "write", "path": path, "check": check, **named}, data)
         return _value(header)
 
     async def describe(self, path: str) -> Description:

@@ -138,7 +138,7 @@ class FaceProcess:
             )
             self._life = _Life(self._popen(json.dumps(asdict(handed)), [*given.filenos(), self._ties.page.fd]))
             ours.pop_all()
-        self._disconnect = self._ties.answers.connect(wire, self._hear, self.slot)
+        self._disconnect = self._ties.answers.connect(wire, self._hear, self.slot, self.service.name)
         self._ties.answers.watch(alive.detach(), partial(self._died, self._life))
 
     def _popen(self, handed: str, given: list[int]) -> subprocess.Popen[bytes]:
