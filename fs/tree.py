@@ -153,6 +153,7 @@ class Control(Generic[D, T]):
         return Leaf(
             self.form.usage,
             doc=self.doc,
+            schema=partial(schema_of, str),
             cached=False,
             form=self.form,
             admit=None if self._admit is None else partial(self._admit, owner),

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from midrun.attachment import Attachment
     from midrun.run import Run
 
+
+class Halt(StopIteration):
+    """Ends `trainer.validate`, `test` or `predict` at the end of a batch, as the end of their data does."""
+
+
 SAFE_POINTS = {"on_before_optimizer_step": "begin_step", "on_train_batch_end": "end_batch"}
 """Hooks at which what a batch has logged is shown."""
 
@@ -24,11 +29,11 @@ PARTS = {
     "on_test_batch_end": "end_batch",
     "on_predict_batch_end": "end_batch",
     "on_fit_start": "turn",
-    "on_fit_end": "turn",
+    "on_fit_end": "end_fit",
     "on_train_start": "turn",
     "on_train_end": "turn",
-    "on_train_epoch_end": "turn",
-    "on_validation_epoch_end": "turn",
+    "on_train_epoch_end": "end_epoch",
+    "on_validation_epoch_end": "end_validation",
     "on_test_start": "turn",
     "on_test_end": "turn",
     "on_predict_start": "turn",
@@ -49,8 +54,8 @@ Behind = Callable[[Any], Callable[..., Any] | None]
 def part_of(name: str, behind: Behind | None = None) -> Callable[..., Any]:
     """Return midrun's part of the hook `name`: called with the model and the hook's arguments, it never raises.
 
-    The one exception is `setup` with `inspection_strict=True`. What is `behind` the part is called first, and its
-    result is returned.
+    The exceptions are `setup` with `inspection_strict=True`, and the `Halt` of a stage that is stopped. What is
+    `behind` the part is called first, and its result is returned.
     """
 
     def part(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a hook's own
@@ -60,6 +65,8 @@ def part_of(name: str, behind: Behind | None = None) -> Callable[..., Any]:
             return _do(name, behind, attachment, module, args, kwargs)
         try:
             quick[name](*args, **kwargs)
+        except Halt:
+            raise
         except Exception as error:  # noqa: BLE001 - as below
             attachment.broke(name, error)
         return None
@@ -88,6 +95,8 @@ def _do(
             if name == "on_train_epoch_start":
                 attachment.quicken(module)
             getattr(attachment.run, PARTS[name])(*args, **kwargs)
+    except Halt:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
         attachment.broke(name, error)
     return result

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from midrun.changes import Change
 from midrun.hooks import is_reached
 from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
 
@@ -64,6 +67,46 @@ class Loop(Protocol):
     def is_steady(self) -> bool:
         """Whether any thread may take a sample between an optimizer step and the end of its batch."""
 
+    @property
+    def step(self) -> int:
+        """Optimizer steps completed."""
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it trains, or validates within training."""
+
+    @property
+    def announces_steps(self) -> bool:
+        """Whether every optimizer step is announced before it is made."""
+
+    @property
+    def is_told_to_end(self) -> bool:
+        """Whether a signal has told the process to end."""
+
+    @property
+    def halts(self) -> bool:
+        """Whether the end of this batch is the end of the stage."""
+
+    @property
+    def schedulers(self) -> list[Any]:
+        """The learning rate schedulers."""
+
+    def stop(self) -> None:
+        """Have the loop end cleanly, soon."""
+
+    def save_checkpoint(self, path: str) -> None:
+        """Write a checkpoint."""
+
+    def refuses_clip(self, value: float | None) -> str | None:
+        """Return why gradient clipping can't be set to `value`, or None."""
+
+    def set_gradient_clip(self, value: float | None, algorithm: str | None) -> list[Change]:
+        """Set how gradients are clipped, and return what changed."""
+
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch."""
 
@@ -86,6 +129,8 @@ class LightningLoop:
         fits = trainer.state.fn == "fit"
         self._results: dict[str, Any] = epoch_loop._results if fits else {}  # noqa: SLF001 - as above
         self._named: list[tuple[dict[str, Any], tuple[str, ...]]] = []
+        self.halts = False
+        """Whether the end of this batch is the end of the stage."""
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -130,6 +175,77 @@ class LightningLoop:
             and is_reached(self.module, "on_train_batch_end")
         )
 
+    @property
+    def step(self) -> int:
+        """Optimizer steps completed."""
+        steps = self._steps if self.module._automatic_optimization else self._manual_steps  # noqa: SLF001 - as below
+        return steps.total.completed
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+        return self._epochs.completed
+
+    @property
+    def fits(self) -> bool:
+        """Whether it trains, or validates within training."""
+        return bool(self._trainer.state.fn == "fit")
+
+    @property
+    def announces_steps(self) -> bool:
+        """Whether every optimizer step is announced before it is made: a model may make its own, past Lightning."""
+        return bool(self.module.automatic_optimization)
+
+    @property
+    def is_told_to_end(self) -> bool:
+        """Whether a signal has told the process to end: Lightning notes it, and raises at the end of the batch."""
+        return bool(self._trainer.received_sigterm)
+
+    @property
+    def schedulers(self) -> list[Any]:
+        """The learning rate schedulers."""
+        return [config.scheduler for config in self._trainer.lr_scheduler_configs]
+
+    def stop(self) -> None:
+        """Have the loop end cleanly, soon."""
+        self._trainer.should_stop = True
+        # Else it would go on until these are reached: who asks a run to stop means now.
+        self._trainer.fit_loop.min_epochs = 0
+        self._trainer.fit_loop.epoch_loop.min_steps = None
+        self.halts = not self.fits
+
+    def save_checkpoint(self, path: str) -> None:
+        """Write a checkpoint, as `trainer.save_checkpoint` does."""
+        self._trainer.save_checkpoint(path)
+
+    def refuses_clip(self, value: float | None) -> str | None:
+        """Return why gradient clipping can't be set to `value`, or None.
+
+        Where Lightning itself would raise at the next step, the run would end.
+        """
+        trainer = self._trainer
+        if not self.module.automatic_optimization:
+            return "the model optimizes manually, and clips gradients by itself"
+        if is_overridden("configure_gradient_clipping", self.module):
+            return "the model clips gradients by itself, in configure_gradient_clipping"
+        if type(self._strategy).__name__ not in _PLAIN_STRATEGIES:
+            return f"{type(self._strategy).__name__} has gradients that only it can clip"
+        if value and any(_handles_unscaling(optimizer) for optimizer in trainer.optimizers):
+            return "a fused optimizer under a GradScaler unscales gradients by itself, so they can't be clipped before"
+        return None
+
+    def set_gradient_clip(self, value: float | None, algorithm: str | None) -> list[Change]:
+        """Set how gradients are clipped, and return what changed."""
+        trainer = self._trainer
+        changes = [Change(what="gradient_clip_val", old=trainer.gradient_clip_val, new=value)]
+        trainer.gradient_clip_val = value
+        if algorithm is not None:
+            before = trainer.gradient_clip_algorithm
+            old = None if before is None else str(before.value)
+            changes.append(Change(what="gradient_clip_algorithm", old=old, new=algorithm))
+            trainer.gradient_clip_algorithm = GradClipAlgorithmType(algorithm)
+        return changes
+
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch.
 
@@ -166,6 +282,13 @@ class LightningLoop:
                     for name in names:
                         metrics[name] = value
         return metrics
+
+
+_PLAIN_STRATEGIES = {"SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy"}
+
+
+def _handles_unscaling(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 def _now(rate: Any) -> Scalar | None:  # noqa: ANN401 - an optimizer's options have no types

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
+from midrun.fs.disk import write_whole
 from midrun.fs.render import render
 from midrun.services import Service
 
@@ -85,7 +86,7 @@ class Records:
         """Write a record; what can't be written is told, and is written again when it can."""
         made = self._service.state == "running" or self._made()
         try:
-            write_whole(self._directory / name, document)
+            write_whole(self._directory / name, render(name, document))
         except OSError as error:
             self._fail(f"{name} can't be written: {error}")
         else:
@@ -106,21 +107,6 @@ class Records:
         """Say that something can't be written. While one thing can't, the next reason would only follow from it."""
         if self._service.state != "failed":
             self._service.fail(reason)
-
-
-def write_whole(path: Path, document: Mapping[str, object]) -> None:
-    """Write a JSON document so that `path` holds all of it or what it held before, a crash of the host included."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("wb") as file:
-            file.write(render(path.name, document))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            aside.unlink()
-        raise
 
 
 def _boot_id() -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
-from midrun.fs.tree import Dir, Link, file
+from midrun.artifacts import Artifacts
+from midrun.control import Commands, ControlDir, HoldFiles
+from midrun.fs.tree import Dir, file
 from midrun.meta import Meta
 from midrun.model import Model
 from midrun.sample import Values
@@ -27,6 +27,9 @@ class Root(Dir):
         self.model = Model(run)
         self.debug = Debug(run)
         self.artifacts = Artifacts(run)
+        self.control = ControlDir(run)
+        self.commands = Commands(run)
+        self.holds = HoldFiles(run)
 
     def last_state(self) -> dict[str, Any]:
         """Return what `last-state.json` keeps for when nobody can be asked any more. It may wait for a device."""
@@ -63,53 +66,3 @@ class PyTorchDebug(Dir):
         """Whether the torch.distributed.debug server runs, and if not, why."""
         service = self._run.services["torch-debug"]
         return service.state if service.reason is None else f"{service.state}: {service.reason}"
-
-
-class ArtifactRecord(TypedDict):
-    """One file among the artifacts."""
-
-    path: str
-    """Relative to the artifact directory."""
-    size: int
-    """Bytes."""
-    modified: float
-    """Seconds since 1970."""
-
-
-class ArtifactIndex(TypedDict):
-    """The files among the artifacts."""
-
-    artifact_dir: str
-    artifacts: list[ArtifactRecord]
-
-
-class Artifacts(Dir):
-    """Checkpoints, snapshots and debug captures: links to the real files, and a list."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.checkpoints = Link(lambda: str(run.artifact_dir / "checkpoints"), "Checkpoints.")
-        self.snapshots = Link(lambda: str(run.artifact_dir / "snapshots"), "Snapshots of the runtime state.")
-        self.debug = Link(lambda: str(run.artifact_dir / "debug"), "Captures for offline debugging.")
-
-    @file("index.json", slow=True)
-    def index(self) -> ArtifactIndex:
-        """The files below the artifact directory, the newest first."""
-        return ArtifactIndex(artifact_dir=str(self._run.artifact_dir), artifacts=_files(self._run.artifact_dir))
-
-
-def _files(directory: Path) -> list[ArtifactRecord]:
-    found = []
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            if name.startswith("."):
-                continue  # Not whole yet: files are written aside under such a name.
-            path = Path(folder) / name
-            try:
-                status = path.lstat()
-            except OSError:
-                continue  # Gone since it was listed.
-            found.append(
-                ArtifactRecord(path=str(path.relative_to(directory)), size=status.st_size, modified=status.st_mtime)
-            )
-    return sorted(found, key=lambda record: record["modified"], reverse=True)

@@ -17,19 +17,26 @@ from typing import TypeVar
 
 import midrun
 from midrun import records
+from midrun.artifacts import Store
+from midrun.commands.kind import Kind
 from midrun.config import MidrunConfig
+from midrun.control import ControlErrors
 from midrun.directory import mountpoint
 from midrun.faces import Mount, Rest
 from midrun.fs.answers import Answers
-from midrun.fs.faults import Fault, message
+from midrun.fs.faults import Fault, Refused, message
 from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
+from midrun.hold import Holds
+from midrun.hooks import Halt
 from midrun.log import RunLog
 from midrun.loop import Loop, Outcome
 from midrun.process import FaceProcess, Ties, fill_standard_streams
+from midrun.queue import Queue
 from midrun.ranks import Ranks
 from midrun.root import Root
+from midrun.safepoint import SafePoints
 from midrun.sample import NOTHING, Sample, Values
 from midrun.services import Service
 from midrun.state import ExceptionRecord
@@ -37,7 +44,7 @@ from midrun.worker import Worker
 
 T = TypeVar("T")
 
-_SERVICES = ("rest", "fuse", "watcher", "records", "hooks", "torch-debug")
+_SERVICES = ("rest", "fuse", "watcher", "records", "spool", "hooks", "torch-debug")
 _NOT_YET = "this version of midrun does not have it"
 _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
@@ -103,14 +110,20 @@ class Run:
         self._over = False
         self._page = Page()
         self._asks = self._page.asks
-        self.disk = Worker("midrun-disk", self._note_fault, self._write_last_state, _LAST_STATE_EVERY)
-        self._slow = Worker("midrun-slow", self._note_fault)
+        self.disk = Worker("midrun-disk", self.note_fault, self._write_last_state, _LAST_STATE_EVERY)
+        self._slow = Worker("midrun-slow", self.note_fault)
         log = self.directory / "midrun.log"
         self.log = RunLog(log, self.disk.put, self._slow.put)
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
         self._records = records.Records(self.directory, self.artifact_dir, self.services["records"])
+        self.artifacts = Store(self, self.artifact_dir)
+        self.control_errors = ControlErrors()
+        self.queue = Queue(self, self.directory)
+        self.holds = Holds(self)
+        self.points = SafePoints(self)
+        self.last_batch: int | None = None
         self.root = Root(self)
-        self.tree = Tree(self.root, aside=self._slow.put)
+        self.tree = Tree(self.root, aside=self._slow.put, refused=self.control_errors.add)
         self._answers = Answers(self.tree, self._page)
         ties = Ties(self._answers, self._page, log, self.disk.put)
         named = {"run_id": run_id, "run_dir": str(directory)}
@@ -125,6 +138,8 @@ class Run:
         self.disk.start()
         self._slow.start()
         self._slow.put(self._meet)
+        self.services["spool"].start()
+        self.queue.start()
         self._answers.start()
         for name in ("hooks", "torch-debug"):
             self.services[name].turn_off(_NOT_YET)
@@ -150,6 +165,7 @@ class Run:
         faces = [face for enabled, _, face in self._faces() if enabled]
         steps: list[Callable[[], object]] = [
             lambda: self.publish(self.sample.batch),
+            lambda: self.queue.stop(_STOP_PATIENCE),
             *(face.stop for face in faces),
             *(partial(face.join, deadline) for face in faces),
             lambda: self.disk.put(self._write_last_state),
@@ -173,7 +189,7 @@ class Run:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever becomes of one step, the loop has ended well
-            self._note_fault(traceback.format_exc().rstrip(), type(error).__name__)
+            self.note_fault(traceback.format_exc().rstrip(), type(error).__name__)
 
     def _stop_workers(self) -> None:
         # A disk, or a terminal, that does not answer can't be told of either: it is left to itself.
@@ -214,6 +230,7 @@ class Run:
             self._stepping = []
         else:
             self.publish(self.loop.batch)
+        self.points.reach_step()
 
     def end_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at a batch's end, in training or in another stage."""
@@ -222,6 +239,10 @@ class Run:
         if asks[0] != asks[1]:
             # A face waits, and this loop may be one that never leaves the GIL for long.
             time.sleep(_GIL_BREAK)
+        self.last_batch = batch_idx
+        self.points.reach_batch_end()
+        if self.loop.halts:
+            raise Halt
 
     def logged(self) -> None:
         """Show also what has been logged since the last safe point, in what came after it in the same hook."""
@@ -235,6 +256,22 @@ class Run:
     def turn(self) -> None:
         """Show a sample where a stage begins or ends."""
         self._turn(self.sample.batch if self.loop.stage == "train" else None)
+
+    def end_epoch(self) -> None:
+        """Show a sample, and do what is due, at the end of an epoch of training."""
+        self.turn()
+        self.points.reach("train_epoch_end")
+
+    def end_validation(self) -> None:
+        """Show a sample, and do what is due, at the end of a validation. The sanity check is none."""
+        self.turn()
+        if self.loop.stage != "sanity_check":
+            self.points.reach("validation_epoch_end")
+
+    def end_fit(self) -> None:
+        """Show a sample, and do what is due, at the end of training."""
+        self.turn()
+        self.points.reach("fit_end")
 
     def set_aside(self) -> None:
         """Count another stage's batches, and remember where training is."""
@@ -258,6 +295,20 @@ class Run:
         self._steady = self.loop.is_steady
         self.publish(batch)
         self._page.bump()
+
+    def changed(self) -> None:
+        """Void what faces have kept."""
+        self._page.bump()
+
+    def refresh(self) -> None:
+        """Show a sample where training is, after something was done to it."""
+        batch = self.loop.batch
+        self._turn(self._sample.batch if batch is None else batch)
+
+    def refuse_many_ranks(self, kind: Kind) -> None:
+        """Raise `Refused` where the other ranks would have to do the same."""
+        if self.ranks[0]["world_size"] > 1:
+            raise Refused(f"{kind.name} must be done by every rank, and this version steers runs of one process only")
 
     def _unreadable(self) -> None:
         text = traceback.format_exc().rstrip()
@@ -301,8 +352,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`initializing`, `running`, `finished`, `interrupted` or `failed`."""
-        return self._outcome or self.loop.status
+        """`initializing`, `running`, `held`, `finished`, `interrupted` or `failed`."""
+        held = self._outcome is None and self.holds.active is not None
+        return "held" if held else self._outcome or self.loop.status
 
     @property
     def stage(self) -> str | None:
@@ -381,5 +433,6 @@ class Run:
         mounted = str(self.mountpoint) if self.services["fuse"].state == "running" else None
         self.log.say(" and ".join(filter(None, (self.rest.url, mounted))) or str(self.directory))
 
-    def _note_fault(self, text: str, kind: str) -> None:
+    def note_fault(self, text: str, kind: str) -> None:
+        """Say that a task of midrun's own failed."""
         self.log.alert(f"a task failed:\n{text}", f"task {kind}")

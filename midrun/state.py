@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from midrun.fs.later import Later
 from midrun.fs.schema import schema_of
 from midrun.fs.tree import Dir, Leaf, file
+from midrun.hold import HoldRecord
+from midrun.ledger import ControlLog
 from midrun.services import ServiceRecord
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ class State(Dir):
 
     @file("status")
     def status(self) -> str:
-        """`initializing`, `running`, `finished`, `interrupted` or `failed`."""
+        """`initializing`, `running`, `held`, `finished`, `interrupted` or `failed`."""
         return self._run.status
 
     @file("stage")
@@ -156,6 +158,17 @@ class State(Dir):
     def services(self) -> Services:
         """What midrun offers in this run, whether each works, and if not, why."""
         return Services(services={name: service.record for name, service in self._run.services.items()})
+
+    @file("hold.json", cached=False)
+    def hold(self) -> HoldRecord | dict[str, Any]:
+        """The hold that is active; `{}` while there is none."""
+        active = self._run.holds.active
+        return {} if active is None else active.record()
+
+    @file("control-log.json", cached=False)
+    def control_log(self) -> ControlLog:
+        """What was done to the run, by whom and when: the newest lines of `control-log.jsonl`."""
+        return self._run.queue.ledger.log
 
     @file("exception.json")
     def exception(self) -> ExceptionRecord | dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import falcon
 
 from midrun.fs.faults import Fault, FieldError, Invalid, IsADirectory, ReadOnly, Unavailable
-from midrun.web.calls import JSON, Call, Responder, Route, arguments
+from midrun.web.calls import JSON, KEY, Call, Responder, Route, arguments, token
 from midrun.web.gate import Gate
 from midrun.web.hosts import Hosts
 from midrun.web.nodes import bind
@@ -49,29 +49,38 @@ class _Resource:
 
     def _responder(self, respond: Responder) -> Callable[..., None]:
         def answer(req: falcon.Request, resp: falcon.Response, **_: str) -> None:
-            answered = respond(self._site, self._call(req))
+            answered = respond(self._site, self._call(req, resp))
             resp.status = answered.status
             resp.content_type = answered.content_type
-            resp.data = answered.body
-            for name, value in answered.headers.items():
-                resp.set_header(name, value)
+            resp.set_headers(answered.headers)
+            if isinstance(answered.body, bytes):
+                resp.data = answered.body
+            else:
+                resp.stream = answered.body
 
         return answer
 
     def _tell_methods(self, req: falcon.Request, resp: falcon.Response, **_: str) -> None:
         if self._route.methods is not None:
-            resp.set_header("Allow", ", ".join(self._route.methods(self._site, self._call(req))))
+            methods = self._route.methods(self._site, self._call(req, resp))
+            resp.set_header("Allow", ", ".join(method for method in methods if hasattr(self, f"on_{method.lower()}")))
         resp.content_length = 0
 
-    def _call(self, req: falcon.Request) -> Call:
+    def _call(self, req: falcon.Request, resp: falcon.Response) -> Call:
         route, env = self._route, req.env
-        node = route.node
+        req.context.reads = route.get is not None
+        posts = req.method == "POST"
+        name = token(req.get_header(KEY)) if posts else ""
+        if posts:
+            resp.set_header(KEY, name)  # The answer has it, whatever the answer is.
+        node = route.written if posts else route.node
         if "{" in route.path:
             # PATH_INFO is decoded, and no longer tells a slash from an encoded one.
             node = node.format_map(bind(route.path, env.get("REQUEST_URI") or env["RAW_URI"]))
         query = arguments(route.query, req.query_string) if req.query_string or route.query else {}
-        body = req.bounded_stream.read() if req.method == "POST" else b""
-        return Call(node, query, body, env.get("waitress.client_disconnected", lambda: False))
+        body = req.bounded_stream.read() if posts else b""
+        left = env.get("waitress.client_disconnected", lambda: False)
+        return Call(node, query, body, name, req.get_header, req.method == "HEAD", left)
 
 
 def _answer_fault(req: falcon.Request, resp: falcon.Response, fault: Fault, params: object) -> None:
@@ -80,7 +89,7 @@ def _answer_fault(req: falcon.Request, resp: falcon.Response, fault: Fault, para
         detail = [FieldError(loc=["body"], msg=fault.message, type="value_error")]
     _write(resp, fault.status, detail)
     if isinstance(fault, ReadOnly | IsADirectory):
-        resp.set_header("Allow", "GET, HEAD, OPTIONS")
+        resp.set_header("Allow", "GET, HEAD, OPTIONS" if getattr(req.context, "reads", True) else "OPTIONS")
     if isinstance(fault, Unavailable):
         resp.set_header("Retry-After", str(_RETRY_SECONDS))
 

@@ -16,10 +16,10 @@ from urllib.parse import quote, unquote_to_bytes
 import trio
 
 from midrun.fs import names
-from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, Unavailable
+from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, TimedOut, Unavailable
 from midrun.fs.verbs import Description, Entry, Kind
 from midrun.fs.view import Shot
-from midrun.web.calls import JSON, TEXT, Answer, Call, document
+from midrun.web.calls import JSON, KEY, TEXT, Answer, Call, document
 from midrun.web.site import Site
 
 LIVE_READERS = 2
@@ -42,6 +42,13 @@ class Shown(TypedDict):
     target: Annotated[str | None, "Where a link points."]
 
 
+class Late(TypedDict):
+    """The answer to a write of which the run has not said in time what came."""
+
+    detail: Annotated[str, "What was wrong, and what to do."]
+    id: Annotated[str, f"The write's name: repeated with it as {KEY}, it is the same write."]
+
+
 class Branch(Shown):
     """A node with, for a directory in a tree, what is in it."""
 
@@ -59,7 +66,15 @@ def show(site: Site, call: Call) -> Answer:
 
 def write(site: Site, call: Call) -> Answer:
     """Write the request's body to the node, and show what came of it."""
-    return document(site.ask(partial(site.view.write, call.node, call.body)))
+    try:
+        return document(site.ask(partial(site.view.write, call.node, call.body, token=call.token)))
+    except TimedOut as fault:
+        # It may be done, or be done later. Who knows its name can ask again without asking twice.
+        detail = (
+            f"{fault.message}. It may still do this. To repeat the request with the header {KEY}: {call.token} is "
+            "harmless: by that key the run knows it, and does it once"
+        )
+        return document(Late(detail=detail, id=call.token), fault.status)
 
 
 def methods(site: Site, call: Call) -> list[str]:
@@ -88,7 +103,7 @@ def bind(template: str, target: str) -> Mapping[str, str]:
             values[part[1 : -len(_TAIL)]] = "/".join(map(_file_name, sent[position:]))
             return values
         step = _file_name(sent[position]) if position < len(sent) else ""
-        if part.startswith("{"):
+        if part.startswith("{") and step:
             values[part[1:-1]] = step
         elif part != step:
             raise NotFound(f"{target!a:.200}: no such file or directory")

@@ -7,17 +7,18 @@ which, and takes schema and documentation from there.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import trio
 
 from midrun.fs.faults import Fault, Gone, TimedOut
 from midrun.fs.schema import schema_of
-from midrun.web import nodes, openapi, pages
+from midrun.web import artifacts, nodes, openapi, pages
 from midrun.web.calls import JSON, TEXT, Answer, Call, Query, Route, document
 from midrun.web.site import Site
 
 RUN = "state/index.json"
+_ANY: dict[str, Any] = {JSON: {}, TEXT: {"type": "string"}}
 
 _FORMAT = Query(
     "format",
@@ -72,7 +73,76 @@ ROUTES = (
     Route("/run", "The run at its last safe point", node=RUN, get=nodes.show),
     Route("/metrics", "The metrics", node="state/metrics/index.json", get=nodes.show),
     Route("/optimizers", "The optimizers", node="state/optimizers.json", get=nodes.show),
+    Route(
+        "/commands",
+        "The commands given to the run",
+        node="commands/index.json",
+        writes="control/commands",
+        get=nodes.show,
+        post=nodes.write,
+    ),
+    Route(
+        "/commands/{id}",
+        "One command, and what came of it",
+        node="commands/{id}/command.json",
+        get=nodes.show,
+        methods=nodes.methods,
+    ),
+    Route(
+        "/commands/{id}/cancel",
+        "Give up a command",
+        node="commands/{id}/cancel",
+        post=nodes.write,
+        methods=nodes.methods,
+    ),
+    Route(
+        "/holds",
+        "The holds on the run",
+        node="holds/index.json",
+        writes="control/hold",
+        get=nodes.show,
+        post=nodes.write,
+    ),
+    Route("/holds/{id}", "One hold", node="holds/{id}/hold.json", get=nodes.show, methods=nodes.methods),
+    Route("/holds/{id}/cancel", "Give up a hold", node="holds/{id}/cancel", post=nodes.write, methods=nodes.methods),
+    Route(
+        "/holds/{id}/release", "Go on from a hold", node="holds/{id}/release", post=nodes.write, methods=nodes.methods
+    ),
+    Route(
+        "/control/{name}",
+        "Anything that can be written under control/: what it takes, and writing it",
+        node="control/{name}",
+        get=nodes.show,
+        post=nodes.write,
+        methods=nodes.methods,
+        shows=_ANY,
+    ),
+    Route("/control-log", "What has been asked of the run, and by whom", node="state/control-log.json", get=nodes.show),
+    Route(
+        "/checkpoints",
+        "The checkpoints",
+        node="artifacts/checkpoints.json",
+        writes="control/checkpoint",
+        get=nodes.show,
+        post=nodes.write,
+    ),
+    Route(
+        "/snapshots",
+        "The snapshots",
+        node="artifacts/snapshots.json",
+        writes="control/snapshot",
+        get=nodes.show,
+        post=nodes.write,
+    ),
     Route("/artifacts", "Checkpoints, snapshots and captures", node="artifacts/index.json", get=nodes.show),
+    Route(
+        "/artifacts/{path:path}",
+        "Download a file that a link under artifacts/ leads to, such as checkpoints/last.ckpt",
+        node="artifacts/{path}",
+        get=artifacts.download,
+        headers=artifacts.HEADERS,
+        answers=artifacts.ANSWERS,
+    ),
     Route(
         "/files",
         "The root of the tree",
@@ -88,7 +158,7 @@ ROUTES = (
         post=nodes.write,
         methods=nodes.methods,
         query=(_FORMAT,),
-        shows={JSON: {}, TEXT: {"type": "string"}},
+        shows=_ANY,
     ),
     Route("/openapi.json", get=description),
     Route("/", get=pages.front),

@@ -17,10 +17,11 @@ from typing import Any
 
 from waitress import wasyncore  # type: ignore[import-untyped]
 from waitress.adjustments import Adjustments  # type: ignore[import-untyped]
+from waitress.buffers import ReadOnlyFileBasedBuffer  # type: ignore[import-untyped]
 from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
 from waitress.parser import HTTPRequestParser  # type: ignore[import-untyped]
 from waitress.server import TcpWSGIServer  # type: ignore[import-untyped]
-from waitress.task import ErrorTask, ThreadedTaskDispatcher  # type: ignore[import-untyped]
+from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask  # type: ignore[import-untyped]
 
 from midrun.fs.control import LONGEST_WRITE
 
@@ -31,6 +32,9 @@ RECEIVE_SECONDS = 5
 """Seconds in which a request is received whole, and a new connection's first one begins and ends."""
 IDLE_SECONDS = 15
 """Seconds for which a connection may be silent between requests, or while it takes an answer."""
+
+SHARE = 1 << 20
+"""Bytes sent to one client before others have their turn."""
 
 _DRAIN_SECONDS = 0.12
 _LEAVE_SECONDS = 0.06
@@ -134,6 +138,25 @@ class Server:
         return any(channel.total_outbufs_len for channel in self._listener.active_channels.values())
 
 
+class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
+    """A request that the app answers."""
+
+    def get_environment(self) -> dict[str, Any]:
+        """Return the WSGI environment."""
+        environ: dict[str, Any] = super().get_environment()
+        environ["wsgi.file_wrapper"] = self._wrap
+        return environ
+
+    def _wrap(self, file: object, block_size: int) -> object:
+        """Have a file sent by the server's loop, and its connection closed then.
+
+        A client takes as long for it as it likes. With another request after it on the same connection, a worker would
+        wait until the client is done.
+        """
+        self.set_close_on_finish()
+        return ReadOnlyFileBasedBuffer(file, block_size)
+
+
 class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
     """The answer to what never reaches the app: a malformed request, one too large."""
 
@@ -160,12 +183,14 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """One connection. It knows since when a request is being received."""
 
+    task_class = _Task
     error_task_class = _ErrorTask
     parser_class = _Parser
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.receiving: float | None = time.monotonic()
+        self._share = 0
 
     def received(self, data: bytes) -> bool:
         if self.receiving is None:
@@ -174,6 +199,17 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         if self.request is None:
             self.receiving = None
         return took
+
+    def _flush_some(self, do_close: bool = True) -> bool:  # noqa: FBT001, FBT002 - waitress's signature
+        # A client that takes a large file as fast as it is sent would have the loop, or a worker, for itself.
+        self._share = SHARE
+        return bool(super()._flush_some(do_close=do_close))
+
+    def send(self, data: bytes, do_close: bool = True) -> int:  # noqa: FBT001, FBT002 - waitress's signature
+        # To have sent nothing is what waitress hears from a client that takes no more for now.
+        sent = int(super().send(data, do_close=do_close)) if self._share > 0 else 0
+        self._share -= sent
+        return sent
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the client has been too slow."""

@@ -18,7 +18,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.tuner.tuning import Tuner
 
 import midrun
-from midrun.records import write_whole
+from midrun.fs.disk import write_whole
 from tests.midrun.models import (
     Bare,
     Staged,
@@ -202,7 +202,7 @@ def test_a_stage_starts_and_stops_a_run(stages: list[str], tmp_path: Path) -> No
         session = record(only_directory(tmp_path))["session"]
         assert session["outcome"] == "finished"
         assert session["ended"] >= session["started"]
-    assert alive == [["midrun-disk", "midrun-slow", "midrun-tree"]] * len(stages)
+    assert alive == [["midrun-disk", "midrun-slow", "midrun-spool", "midrun-tree"]] * len(stages)
 
 
 def test_two_models_run_at_once_in_one_process(tmp_path: Path) -> None:
@@ -410,14 +410,14 @@ def test_a_reader_never_sees_half_a_record(tmp_path: Path) -> None:
 
 def test_a_record_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    write_whole(path, {"a": 1})
+    write_whole(path, b'{"a": 1}')
     with pytest.raises(TypeError):
-        write_whole(path, ["no document"])  # type: ignore[arg-type]  # what is tested
+        write_whole(path, "no bytes")  # type: ignore[arg-type]  # what is tested
     assert json.loads(path.read_text()) == {"a": 1}
     (tmp_path / "dir.json").mkdir()
     (tmp_path / "dir.json/file").touch()
     with pytest.raises(OSError, match=r"dir\.json"):
-        write_whole(tmp_path / "dir.json", {"a": 1})
+        write_whole(tmp_path / "dir.json", b"{}")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["dir.json", "run.json"], "nothing is left beside them"
 
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from midrun.commands import KINDS
 from midrun.fs.faults import NotFound
 from midrun.fs.later import Later
 from midrun.fs.tree import Dir, Leaf, Link
@@ -52,7 +53,7 @@ def check_every_node(model: L.LightningModule) -> set[str]:
         description = tree.describe(path)
         assert description["doc"].strip(), f"{path} says what it is"
         assert description["kind"] == ("dir" if isinstance(node, Dir) else "link" if isinstance(node, Link) else "file")
-        assert description["writable"] is False
+        assert description["writable"] is (isinstance(node, Leaf) and node.store is not None)
         if isinstance(node, Dir):
             assert [entry["name"] for entry in tree.list(path)] == [name for name, _ in node]
         elif isinstance(node, Link):
@@ -73,7 +74,9 @@ FIXED = {
     *("meta/run-id", "meta/run-dir", "meta/pid", "meta/host", "meta/started", "meta/versions.json", "meta/rest/url"),
     *("meta/rest/port", "meta/torch-debug/url", "meta/artifacts-path", "meta/ranks/0.json"),
     *("model/class", "model/hparams.json", "model/tunable-hparams.json", "model/summary.txt"),
-    *("debug/pytorch/status", "artifacts/index.json"),
+    *("debug/pytorch/status", "artifacts/index.json", "artifacts/checkpoints.json", "artifacts/snapshots.json"),
+    *("state/hold.json", "state/control-log.json", "commands/index.json", "holds/index.json", "control/errors.json"),
+    *(f"control/{name}" for name in ("commands", *KINDS)),
     *("artifacts/checkpoints", "artifacts/snapshots", "artifacts/debug"),
 }
 

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 import trio
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from midrun.fs.control import Form, Writer
 from midrun.fs.face import Face
 from midrun.fs.faults import Conflict, Fault
 from midrun.fs.later import Later
+from midrun.fs.tree import Control as Written
 from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
 from midrun.fs.verbs import Local
 from midrun.fs.view import View
@@ -104,6 +106,11 @@ class State(Dir):
         """Learning rates."""
         return {"lr": [0.1, 0.01]}
 
+    @file("control-log.json")
+    def control_log(self) -> dict[str, list[str]]:
+        """What was asked."""
+        return {"events": ["pause"]}
+
 
 class Model(Dir):
     """What the model is."""
@@ -168,8 +175,61 @@ class Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Buttons(Dir):
+class Pause(BaseModel):
+    """To hold, as one command of many."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["pause"]
+    args: Nothing
+
+
+class Resize(BaseModel):
+    """To scale, as one command of many."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["scale"]
+    args: Scale
+
+
+class Command(RootModel[Annotated[Pause | Resize, Field(discriminator="kind")]]):
+    """Any command."""
+
+
+class Asked(TypedDict):
+    """What came of a write: its token."""
+
+    id: str | None
+
+
+class Asking(Dir):
+    """A directory that notes by which token each of its files is written."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+        self.late: Later | None = None
+
+    def ask(self, name: str, writer: Writer) -> Asked | Later:
+        self.asked.append((name, writer.token))
+        return {"id": writer.token} if self.late is None else self.late
+
+
+def asks(name: str, doc: str, arguments: type[BaseModel] = Nothing) -> Written[Any, Any]:
+    """Declare a control file that answers with the token by which it was written."""
+    return Written(Form(name, doc, arguments), lambda owner, _, writer: owner.ask(name, writer))
+
+
+class Buttons(Asking):
     """What steers the run, with documents alone."""
+
+    commands = asks("commands", "Give any command.\nIt is done by and by.", Command)
+    hold = asks("hold", "Hold the run somewhere.", Scale)
+    checkpoint = asks("checkpoint", "Save a checkpoint.")
+    snapshot = asks("snapshot", "Save a snapshot.")
+
+    @file("errors.json")
+    def errors(self) -> dict[str, list[str]]:
+        """What was refused."""
+        return {"errors": []}
 
     @control("pause", Nothing)
     def pause(self, arguments: Nothing) -> str:
@@ -192,6 +252,7 @@ class Control(Buttons):
     """What steers the run, with documents and bare values."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.rates: list[float] = []
 
     @control("set_learning_rate", SetLearningRate, bare="value")
@@ -201,16 +262,76 @@ class Control(Buttons):
         return {"id": "c1", "value": arguments.value}
 
 
+class Record(TypedDict):
+    """A command or a hold as it is shown."""
+
+    name: str
+    state: str
+
+
+class Given(Asking):
+    """One command."""
+
+    cancel = asks("cancel", "Give it up.")
+
+    @file("command.json")
+    def command(self) -> Record:
+        """The command, and what came of it."""
+        return {"name": "pause", "state": "done"}
+
+
+class Hold(Asking):
+    """One hold."""
+
+    cancel = asks("cancel", "Give it up.")
+    release = asks("release", "Go on.")
+
+    @file("hold.json")
+    def hold(self) -> Record:
+        """The hold."""
+        return {"name": "here", "state": "armed"}
+
+
+class Listed(Dir):
+    """What has been asked for, a directory each."""
+
+    def __init__(self, **entries: Asking) -> None:
+        self.listed = entries
+
+    @file("index.json")
+    def index(self) -> dict[str, list[str]]:
+        """All of it."""
+        return {"names": list(self.listed)}
+
+    def members(self) -> Iterable[str]:
+        return list(self.listed)
+
+    def member(self, name: str) -> Node | None:
+        return self.listed.get(name)
+
+
 class Artifacts(Dir):
     """Where large files are."""
 
-    def __init__(self) -> None:
-        self.checkpoints = Link(lambda: "/data/run/artifacts/checkpoints", doc="The directory of checkpoints.")
+    def __init__(self, directory: str = "/data/run/artifacts") -> None:
+        self.checkpoints = Link(lambda: f"{directory}/checkpoints", doc="The directory of checkpoints.")
+        self.snapshots = Link(lambda: f"{directory}/snapshots")
+        self.debug = Link(lambda: f"{directory}/debug")
 
     @file("index.json")
     def index(self) -> dict[str, int]:
         """All of them, with their sizes."""
         return {"last.ckpt": 1234}
+
+    @file("checkpoints.json")
+    def checkpoints_index(self) -> dict[str, int]:
+        """The checkpoints."""
+        return {"last.ckpt": 1234}
+
+    @file("snapshots.json")
+    def snapshots_index(self) -> dict[str, int]:
+        """The snapshots."""
+        return {}
 
 
 class Broken(Dir):
@@ -230,11 +351,13 @@ class Broken(Dir):
 class Root(Dir):
     """A run."""
 
-    def __init__(self, *, broken: bool = False) -> None:
+    def __init__(self, *, broken: bool = False, directory: str = "/data/run/artifacts") -> None:
         self.state = State()
         self.model = Model()
         self.control = Control()
-        self.artifacts = Artifacts()
+        self.commands = Listed(c1=Given(), c2=Given())
+        self.holds = Listed(h1=Hold())
+        self.artifacts = Artifacts(directory)
         if broken:
             self.broken = Broken()
 
@@ -242,12 +365,14 @@ class Root(Dir):
 class Documented(Dir):
     """A run whose schemas say all there is to say, and which answers at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str) -> None:
         self.state = State()
         self.model = Model()
         self.model.at_once = True
         self.control = Buttons()
-        self.artifacts = Artifacts()
+        self.commands = Listed(c1=Given())
+        self.holds = Listed(h1=Hold())
+        self.artifacts = Artifacts(directory)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:

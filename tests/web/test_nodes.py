@@ -61,7 +61,9 @@ def test_every_node_s_href_leads_to_it(client: Client, root: Root) -> None:
 
 def test_a_directory_is_a_list_of_its_entries(client: Client) -> None:
     for address in ("/files/artifacts", "/files/artifacts/", "/files/artifacts?format=list"):
-        assert client.simulate_get(address).json == {
+        answer = client.simulate_get(address).json
+        assert [entry["name"] for entry in answer["entries"][1:3]] == ["checkpoints.json", "snapshots.json"]
+        assert answer | {"entries": [answer["entries"][0], answer["entries"][3]]} == {
             "path": "artifacts",
             "entries": [
                 {
@@ -88,7 +90,15 @@ def test_a_directory_is_a_list_of_its_entries(client: Client) -> None:
 def test_the_root_is_a_directory_too(client: Client, address: str) -> None:
     answer = client.simulate_get(address).json
     assert answer["path"] == ""
-    assert [entry["name"] for entry in answer["entries"]] == ["state", "model", "control", "artifacts", "broken"]
+    assert [entry["name"] for entry in answer["entries"]] == [
+        "state",
+        "model",
+        "control",
+        "commands",
+        "holds",
+        "artifacts",
+        "broken",
+    ]
 
 
 def test_a_tree_is_shown_whole_and_no_live_file_is_made_for_it(client: Client, root: Root) -> None:

@@ -21,6 +21,15 @@ SHORT = [
     ("/metrics", "state/metrics/index.json"),
     ("/optimizers", "state/optimizers.json"),
     ("/artifacts", "artifacts/index.json"),
+    ("/commands", "commands/index.json"),
+    ("/commands/c1", "commands/c1/command.json"),
+    ("/holds", "holds/index.json"),
+    ("/holds/h1", "holds/h1/hold.json"),
+    ("/control/pause", "control/pause"),
+    ("/control/errors.json", "control/errors.json"),
+    ("/control-log", "state/control-log.json"),
+    ("/checkpoints", "artifacts/checkpoints.json"),
+    ("/snapshots", "artifacts/snapshots.json"),
 ]
 
 
@@ -61,11 +70,11 @@ def test_head_is_get_without_the_body(client: Client, route: str) -> None:
     assert head.headers["content-length"] == str(len(get.content))
 
 
-@pytest.mark.parametrize("route", [route.path for route in ROUTES if "{" not in route.path])
-def test_options_tells_the_methods(client: Client, route: str) -> None:
-    answer = client.simulate_options(route)
+@pytest.mark.parametrize("route", [route for route in ROUTES if "{" not in route.path], ids=lambda route: route.path)
+def test_options_tells_the_methods(client: Client, route: Route) -> None:
+    answer = client.simulate_options(route.path)
     assert answer.status_code == 200
-    assert answer.headers["allow"] == "GET, HEAD"
+    assert answer.headers["allow"] == ("GET, HEAD, POST" if route.post else "GET, HEAD")
     assert answer.headers["content-length"] == "0"
 
 

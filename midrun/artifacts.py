@@ -1,0 +1,198 @@
+"""Artifacts: the files that a run leaves, each whole or not there, and the lists of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from midrun.fs.disk import sync_directory, write_whole
+from midrun.fs.render import render
+from midrun.fs.tree import Dir, Link, file
+
+if TYPE_CHECKING:
+    from midrun.command import Command
+    from midrun.run import Run
+
+
+class ArtifactRecord(TypedDict):
+    """One file among the artifacts."""
+
+    path: str
+    """Relative to the artifact directory."""
+    size: int
+    """Bytes."""
+    modified: float
+    """Seconds since 1970."""
+
+
+class ArtifactIndex(TypedDict):
+    """The files among the artifacts."""
+
+    artifact_dir: str
+    artifacts: list[ArtifactRecord]
+
+
+class Written(TypedDict):
+    """One checkpoint or snapshot that a command wrote."""
+
+    id: str
+    """The artifact's id, which is its file name."""
+    path: str
+    """Absolute."""
+    size: int
+    """Bytes."""
+    label: str | None
+    command: str
+    """The command's id."""
+    control_revision: int
+    """The last line of the control log before it."""
+    global_step: int
+    epoch: int
+    time: float
+
+
+class WrittenIndex(TypedDict):
+    """What commands wrote, the newest first."""
+
+    artifacts: list[Written]
+
+
+class Store:
+    """The artifact directory, for commands that write into it.
+
+    Parameters
+    ----------
+    run
+        The run.
+    directory
+        The artifact directory.
+    """
+
+    def __init__(self, run: Run, directory: Path) -> None:
+        self._run = run
+        self.directory = directory
+
+    def write(
+        self, kind: str, suffix: str, write: Callable[[str], object], command: Command, label: str | None
+    ) -> dict[str, Any]:
+        """Have `write` make a file, or a directory, aside; show it whole; put it into the index. Raises OSError."""
+        folder = self.directory / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        place = self._run.points.place(None)
+        path = _unused(folder, f"epoch={place['epoch']}-step={place['global_step']}{_tail(label)}", suffix)
+        aside = folder / f".{path.name}.{os.getpid()}"
+        try:
+            write(str(aside))
+            size = _sync(aside)
+            aside.rename(path)
+        except BaseException:
+            _remove(aside)
+            raise
+        sync_directory(folder)
+        written = Written(
+            id=path.name,
+            path=str(path),
+            size=size,
+            label=label,
+            command=command.id,
+            control_revision=self._run.queue.ledger.revision,
+            global_step=place["global_step"],
+            epoch=place["epoch"],
+            time=time.time(),
+        )
+        index = folder / "index.json"
+        write_whole(index, render(index.name, {"artifacts": [written, *self.index(kind)["artifacts"]]}))
+        return {"artifact": written}
+
+    def index(self, kind: str) -> WrittenIndex:
+        """Return what is in the index; a file that is no index is none."""
+        try:
+            index = json.loads((self.directory / kind / "index.json").read_bytes())
+            return WrittenIndex(artifacts=[dict(item) for item in index["artifacts"]])  # type: ignore[misc]  # as written
+        except (OSError, ValueError, KeyError, TypeError):
+            return WrittenIndex(artifacts=[])
+
+
+class Artifacts(Dir):
+    """Checkpoints, snapshots and debug captures: links to the real files, and lists."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.checkpoints = Link(lambda: str(run.artifact_dir / "checkpoints"), "Checkpoints.")
+        self.snapshots = Link(lambda: str(run.artifact_dir / "snapshots"), "Snapshots of the runtime state.")
+        self.debug = Link(lambda: str(run.artifact_dir / "debug"), "Captures for offline debugging.")
+
+    @file("index.json", slow=True)
+    def index(self) -> ArtifactIndex:
+        """The files below the artifact directory, the newest first."""
+        return ArtifactIndex(artifact_dir=str(self._run.artifact_dir), artifacts=_files(self._run.artifact_dir))
+
+    @file("checkpoints.json", slow=True)
+    def checkpoint_index(self) -> WrittenIndex:
+        """The checkpoints that commands wrote, the newest first."""
+        return self._run.artifacts.index("checkpoints")
+
+    @file("snapshots.json", slow=True)
+    def snapshot_index(self) -> WrittenIndex:
+        """The snapshots that commands wrote, the newest first."""
+        return self._run.artifacts.index("snapshots")
+
+
+def _files(directory: Path) -> list[ArtifactRecord]:
+    found = []
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            if name.startswith("."):
+                continue  # Not whole yet: files are written aside under such a name.
+            path = Path(folder) / name
+            try:
+                status = path.lstat()
+            except OSError:
+                continue  # Gone since it was listed.
+            found.append(
+                ArtifactRecord(path=str(path.relative_to(directory)), size=status.st_size, modified=status.st_mtime)
+            )
+    return sorted(found, key=lambda record: record["modified"], reverse=True)
+
+
+def _tail(label: str | None) -> str:
+    cleaned = re.sub(r"[^\w.-]", "_", label or "").strip("._")[:60]
+    return f"-{cleaned}" if cleaned else ""
+
+
+def _unused(folder: Path, stem: str, suffix: str) -> Path:
+    ending, number = f".{suffix}" if suffix else "", 1
+    path = folder / f"{stem}{ending}"
+    while os.path.lexists(path):
+        number += 1
+        path = folder / f"{stem}-{number}{ending}"
+    return path
+
+
+def _sync(path: Path) -> int:
+    """Return how many bytes a file or directory holds, once they are on the disk."""
+    if path.is_dir():
+        size = sum(_sync(below) for below in path.iterdir())
+        sync_directory(path)
+        return size
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

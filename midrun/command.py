@@ -1,0 +1,137 @@
+"""Commands: one thing that somebody asks of a run, how it stands and what came of it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from midrun.commands.kind import Arguments, Kind, When
+
+Status = Literal["queued", "executing", "succeeded", "failed", "cancelled", "expired"]
+OVER = ("succeeded", "failed", "cancelled", "expired")
+
+
+class ErrorRecord(TypedDict):
+    """Why a command came to nothing."""
+
+    type: str
+    """The kind of mistake: the exception's name, or `expired`, `cancelled`, `interrupted`."""
+    message: str
+
+
+class Place(TypedDict):
+    """Where in training something happened."""
+
+    safe_point: str | None
+    global_step: int
+    epoch: int
+    batch: int | None
+
+
+class CommandRecord(TypedDict):
+    """A command as everybody sees it."""
+
+    id: str
+    kind: str
+    args: dict[str, Any]
+    execution: dict[str, Any]
+    status: Status
+    source: str
+    """Who asks: rest, fuse, spool, command line, hook, script or python."""
+    via: str
+    """The way it came."""
+    submitted: float
+    """Seconds of the wall clock, as all times here."""
+    started: float | None
+    finished: float | None
+    place: Place | None
+    """Where in training it was done."""
+    result: dict[str, Any] | None
+    error: ErrorRecord | None
+    durable: bool
+    """Whether the spool has it: after a crash of the process, the next one says what became of it."""
+
+
+class Command:
+    """One command. Its record is replaced whole, so any thread may read it.
+
+    Whoever decides what becomes of it takes it first (`take`), and only one can.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        args: Arguments,
+        when: When | None = None,
+        *,
+        id_: str | None = None,
+        source: str = "python",
+        via: str = "python",
+    ) -> None:
+        self.kind, self.args = kind, args
+        given = {} if when is None else when.model_dump(exclude_unset=True)
+        point = given.get("safe_point")
+        self.points: frozenset[str] = frozenset([point] if point else () if given else kind.points)
+        """The safe points at which it may be due; empty for any."""
+        self.is_scheduled = bool(given)
+        self.from_step: int | None = given.get("global_step")
+        self.from_epoch: int | None = given.get("epoch")
+        self.record = CommandRecord(
+            id=id_ or new_id(),
+            kind=kind.name,
+            args=args.model_dump(mode="json"),
+            execution={"when": given} if given else {},
+            status="queued",
+            source=source,
+            via=via,
+            submitted=time.time(),
+            started=None,
+            finished=None,
+            place=None,
+            result=None,
+            error=None,
+            durable=True,
+        )
+        self.claim: Any = None
+        """Where the training thread is told that the spool knows that it is being done."""
+        self._untaken = [True]
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.record["id"]
+
+    @property
+    def status(self) -> Status:
+        """How it stands."""
+        return self.record["status"]
+
+    def take(self) -> bool:
+        """Take it, in order to do, cancel or expire it; return False if somebody else has. It never waits."""
+        try:
+            return self._untaken.pop()
+        except IndexError:
+            return False
+
+    def is_same(self, other: Command) -> bool:
+        """Whether the other asks for the same."""
+        return all(self.record[key] == other.record[key] for key in ("kind", "args", "execution"))
+
+    def is_due(self, point: str, step: int, epoch: int) -> bool:
+        """Whether it is due at a safe point. Steps can jump, so due means reached or passed."""
+        if self.points and point not in self.points:
+            return False
+        if self.from_step is not None:
+            return step >= self.from_step
+        return self.from_epoch is None or epoch >= self.from_epoch
+
+    def change(self, **members: Any) -> None:  # noqa: ANN401 - members of the record
+        """Replace members of its record."""
+        self.record = {**self.record, **members}  # type: ignore[typeddict-item]  # its own members
+
+
+def new_id() -> str:
+    """Return an id that sorts by time and that nobody else has: `c-<time>-<random>`."""
+    return f"c-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"

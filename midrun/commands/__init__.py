@@ -1,0 +1,80 @@
+"""The kinds of commands, and the one form in which any of them is sent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field, RootModel, create_model
+
+from midrun.command import Command
+from midrun.commands import artifacts, hparam, optimizer, standstill
+from midrun.commands.kind import Arguments, Execution, Kind, When, _absent
+from midrun.fs.control import Form
+from midrun.fs.spool import LEGAL_ID
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        standstill.Pause(),
+        standstill.Hold(),
+        standstill.Continue(),
+        standstill.Stop(),
+        artifacts.Checkpoint(),
+        artifacts.Snapshot(),
+        optimizer.SetLearningRate(),
+        optimizer.ResetMomentum(),
+        optimizer.SetOptimizerOption(),
+        optimizer.SetGradientClip(),
+        hparam.SetHparam(),
+        standstill.Release(),
+        standstill.Cancel(),
+    )
+}
+"""Every kind, by its name, in the order in which they are shown."""
+
+
+def _request(kind: Kind) -> type[Arguments]:
+    """Return the model of a request for a command of a kind."""
+    needs = any(field.is_required() for field in kind.Arguments.model_fields.values())
+    args = Field(description="The arguments.") if needs else Field(default_factory=kind.Arguments)
+    members: dict[str, Any] = {
+        "kind": (Literal[kind.name], Field(description=kind.doc)),
+        "args": (kind.Arguments, args),
+        "execution": (Execution, Field(default_factory=Execution, description="When to run it.")),
+        "id": (
+            Annotated[str, Field(pattern=f"^{LEGAL_ID.pattern}$")],
+            Field(
+                default_factory=_absent, description="Its id; by repeating a request with its id nothing is doubled."
+            ),
+        ),
+        "session": (
+            Literal["next"],
+            Field(default_factory=_absent, description="The file may have been in the spool before the stage begins."),
+        ),
+        "source": (
+            Literal["command line", "hook", "script"],
+            Field(default_factory=_absent, description="Who asks, for the record."),
+        ),
+    }
+    title = "".join(word.capitalize() for word in kind.name.split("_"))
+    return create_model(title, __base__=Arguments, **members)
+
+
+class AnyCommand(RootModel[Any]):
+    """A command of any kind."""
+
+    root: Annotated[
+        Union[tuple(_request(kind) for kind in KINDS.values())],  # type: ignore[valid-type]  # noqa: UP007 - made here
+        Field(discriminator="kind"),
+    ]
+
+
+ANY = Form("commands", "Send a command of any kind, to be run now or later.", AnyCommand)
+
+
+def command_of(request: Any, *, id_: str | None = None, via: str = "python") -> Command:  # noqa: ANN401 - a model made above
+    """Return the command that a request asks for."""
+    asked = request.root
+    given = asked.execution.when
+    when: When | None = given if given.model_fields_set else None
+    return Command(KINDS[asked.kind], asked.args, when, id_=asked.id or id_, source=asked.source or via, via=via)

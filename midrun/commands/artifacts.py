@@ -1,0 +1,57 @@
+"""Writing checkpoints and snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from midrun.command import Command
+from midrun.commands.kind import EVALUATION, Arguments, Kind, Label
+from midrun.snapshot import write_snapshot
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+
+class Labelled(Arguments):
+    """What a file is to be called."""
+
+    label: Label | None = Field(default=None, description="A word for it, which its file name has too.")
+
+
+class Checkpoint(Kind):
+    """Write a checkpoint, as `trainer.save_checkpoint` does, into `artifacts/checkpoints/`."""
+
+    name = "checkpoint"
+    Arguments = Labelled
+    bare = "label"
+    points = ("train_batch_end", "train_epoch_end", "fit_end", EVALUATION)
+    while_held = True
+    on_every_rank = True
+
+    def admit(self, run: Run, args: Labelled) -> None:
+        """Refuse what can't be done to one rank of several."""
+        run.refuse_many_ranks(self)
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Write it aside, and show it whole."""
+        label = command.args.label  # type: ignore[attr-defined]  # its own arguments
+        return run.artifacts.write("checkpoints", "ckpt", run.loop.save_checkpoint, command, label)
+
+
+class Snapshot(Kind):
+    """Write the runtime state into `artifacts/snapshots/`, as JSON and tensors; nothing can be resumed from it.
+
+    That is step, epoch, metrics, learning rates, states of the random number generators, memory and versions.
+    """
+
+    name = "snapshot"
+    Arguments = Labelled
+    bare = "label"
+    while_held = True
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Write it aside, and show it whole."""
+        label = command.args.label  # type: ignore[attr-defined]  # its own arguments
+        return run.artifacts.write("snapshots", "", lambda path: write_snapshot(run, path), command, label)

@@ -1,0 +1,42 @@
+"""Changing what the model declares as tunable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, JsonValue
+
+from midrun.changes import Change
+from midrun.command import Command
+from midrun.commands.kind import Arguments, Kind
+from midrun.tunables import admitted, set_tunable
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+
+class Value(Arguments):
+    """A tunable hyperparameter, and its value."""
+
+    name: str = Field(min_length=1, max_length=500, description="A path that the model declares, such as hparams.l2.")
+    value: JsonValue = Field(description="Its new value, of the type of the present one.")
+
+
+class SetHparam(Kind):
+    """Set a hyperparameter that the model declares in `midrun_tunable_hparams`."""
+
+    name = "set_hparam"
+    Arguments = Value
+    while_held = True
+    on_every_rank = True
+
+    def admit(self, run: Run, args: Value) -> None:
+        """Refuse a path that is not declared, and a value of another type or out of its limits."""
+        run.refuse_many_ranks(self)
+        admitted(run.loop.module, args.name, args.value)
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Set it."""
+        args: Any = command.args
+        old, new = set_tunable(run.loop.module, args.name, args.value)
+        return {"changes": [Change(what=args.name, old=old, new=new)]}

@@ -1,0 +1,86 @@
+"""Kinds: what a kind of command is declared by.
+
+A kind is one class, beside nothing else: its name, its arguments, where it may run and what it does. Every face has it
+from there: a file to write to, a route, a form, a word on the command line, a row in the documentation.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from midrun.command import Command
+    from midrun.run import Run
+
+SafePoint = Literal["train_batch_end", "train_epoch_end", "validation_epoch_end", "before_optimizer_step", "fit_end"]
+"""Where in training a command can run."""
+POINTS: tuple[str, ...] = get_args(SafePoint)
+EVALUATION = "evaluation_batch_end"
+"""The end of a batch of `trainer.validate`, `test` or `predict`, which have no other safe points."""
+Label = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class Arguments(BaseModel):
+    """The arguments of a kind: each is named and of its own type, 7.0 is no integer, and an unknown one is an error."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def _absent() -> Any:  # noqa: ANN401 - it stands for what was not given, and null is no value that can be given
+    return None
+
+
+class When(Arguments):
+    """When a command is due: at a safe point, from an epoch or step on, or both."""
+
+    safe_point: SafePoint = Field(default_factory=_absent, description="Only at this safe point.")
+    epoch: int = Field(default_factory=_absent, ge=0, description="Not before this epoch, counted from 0.")
+    global_step: int = Field(default_factory=_absent, ge=0, description="Not before so many optimizer steps.")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> When:
+        if not self.model_fields_set:
+            raise ValueError("give safe_point, epoch or global_step, or leave `when` out")
+        if {"epoch", "global_step"} <= self.model_fields_set:
+            raise ValueError("give epoch or global_step, not both")
+        return self
+
+
+class Execution(Arguments):
+    """How a command is to be run."""
+
+    when: When = Field(
+        default_factory=When.model_construct, description="Without it: at the next point where it is safe."
+    )
+
+
+class Kind:
+    """A kind of command. Its docstring is its documentation on every face."""
+
+    name: ClassVar[str]
+    Arguments: ClassVar[type[Arguments]] = Arguments
+    bare: ClassVar[str | None] = None
+    """The argument that a bare value is for, as a shell writes it."""
+    points: ClassVar[tuple[str, ...]] = (*POINTS, EVALUATION)
+    """Where it runs when it is not told."""
+    while_held: ClassVar[bool] = False
+    """Whether it runs while a hold is active."""
+    on_every_rank: ClassVar[bool] = False
+    """Whether all ranks must do it, or none."""
+    at_once: ClassVar[bool] = False
+    """Whether it is done when it is taken in, without waiting for a safe point."""
+
+    @property
+    def doc(self) -> str:
+        """What it does."""
+        return inspect.getdoc(type(self)) or ""
+
+    def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
+        """Raise a `Fault` when arguments that are no mistake in themselves can't be done in this run."""
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Do it, and return the result. Anything that it raises makes the command fail, and training goes on."""
+        raise NotImplementedError

@@ -1,0 +1,163 @@
+"""Changing how the optimizers step: learning rates, momentum, other options, gradient clipping."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from midrun.command import Command
+from midrun.commands.kind import POINTS, Arguments, Kind
+from midrun.fs.faults import Refused
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+_Number = Annotated[int, Field(ge=0)]
+_Optimizer = Annotated[_Number | None, Field(description="Which optimizer, counted from 0; all without it.")]
+_Group = Annotated[_Number | None, Field(description="Which parameter group, counted from 0; all without it.")]
+
+
+class Rate(Arguments):
+    """A learning rate, and where."""
+
+    value: float = Field(ge=0, allow_inf_nan=False, description="The learning rate.")
+    optimizer: _Optimizer = None
+    group: _Group = None
+
+
+class Which(Arguments):
+    """Which optimizer."""
+
+    optimizer: _Optimizer = None
+
+
+class Option(Arguments):
+    """An optimizer's option, and where."""
+
+    option: str = Field(min_length=1, max_length=100, description="The option, such as weight_decay.")
+    value: bool | int | float | str | list[float] | None = Field(
+        description="Its new value, of the type of the present one."
+    )
+    optimizer: _Optimizer = None
+    group: _Group = None
+
+
+class Clip(Arguments):
+    """How gradients are clipped."""
+
+    value: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        description="The largest norm, or the largest value; null clips nothing."
+    )
+    algorithm: Literal["norm", "value"] | None = Field(default=None, description="As it is now without it.")
+
+
+class _OfOptimizers(Kind):
+    """A kind that needs optimizers."""
+
+    points = POINTS
+    while_held = True
+    on_every_rank = True
+
+    def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
+        """Refuse what the options don't allow."""
+        run.refuse_many_ranks(self)
+        if self.is_surgery(args) and not run.config.optimizer_surgery_enabled:
+            raise Refused(f"optimizer_surgery_enabled=False: {self.name} is not allowed in this run")
+
+    def is_surgery(self, args: Any) -> bool:  # noqa: ANN401 - the kind's own arguments
+        """Whether it changes a part of an optimizer's state that `optimizer_surgery_enabled` guards."""
+        del args
+        return False
+
+
+class SetLearningRate(_OfOptimizers):
+    """Set the learning rate, so that it lasts: a scheduler goes on from it, in proportion.
+
+    Without `group`, the first group of each optimizer gets the value, and the others keep their proportion to it.
+    """
+
+    name = "set_learning_rate"
+    Arguments = Rate
+    bare = "value"
+
+    def is_surgery(self, args: Rate) -> bool:
+        """Whether it is about one optimizer or group."""
+        return args.optimizer is not None or args.group is not None
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Set it, and whatever a scheduler would set it from."""
+        from midrun.rates import set_learning_rate  # noqa: PLC0415 - torch
+
+        args: Any = command.args
+        report = set_learning_rate(
+            run.loop.optimizers, run.loop.schedulers, args.value, optimizer=args.optimizer, group=args.group
+        )
+        return {**report}
+
+
+class ResetMomentum(_OfOptimizers):
+    """Set the optimizers' momentum to zero; second moments and step counts stay."""
+
+    name = "reset_momentum"
+    Arguments = Which
+    bare = "optimizer"
+
+    def is_surgery(self, args: Which) -> bool:
+        """It always is."""
+        del args
+        return True
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Zero the buffers in place."""
+        from midrun.momentum import reset_momentum  # noqa: PLC0415 - torch
+
+        args: Any = command.args
+        return {**reset_momentum(run.loop.optimizers, optimizer=args.optimizer)}
+
+
+class SetOptimizerOption(_OfOptimizers):
+    """Set another option of the optimizers, such as weight_decay, momentum or betas."""
+
+    name = "set_optimizer_option"
+    Arguments = Option
+
+    def is_surgery(self, args: Option) -> bool:
+        """Whether it is about one optimizer or group."""
+        return args.optimizer is not None or args.group is not None
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Set it, once a trial has shown that the optimizer goes on with it."""
+        from midrun.optimizer_options import set_optimizer_option  # noqa: PLC0415 - torch
+
+        args: Any = command.args
+        report = set_optimizer_option(
+            run.loop.optimizers,
+            run.loop.schedulers,
+            args.option,
+            args.value,
+            optimizer=args.optimizer,
+            group=args.group,
+        )
+        return {**report}
+
+
+class SetGradientClip(_OfOptimizers):
+    """Set how Lightning clips gradients before each optimizer step."""
+
+    name = "set_gradient_clip"
+    Arguments = Clip
+    bare = "value"
+
+    def admit(self, run: Run, args: Clip) -> None:
+        """Refuse where Lightning does not clip, or would break when it did."""
+        super().admit(run, args)
+        reason = run.loop.refuses_clip(args.value)
+        if reason is not None:
+            raise Refused(reason)
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Set it on the Trainer, which looks at each step."""
+        args: Any = command.args
+        self.admit(run, args)
+        return {"changes": run.loop.set_gradient_clip(args.value, args.algorithm)}

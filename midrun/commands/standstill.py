@@ -1,0 +1,143 @@
+"""Holding, letting go, stopping, and taking commands back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from midrun.command import Command
+from midrun.commands.kind import EVALUATION, Arguments, Kind
+from midrun.fs.faults import Conflict, NotFound
+from midrun.hold import is_hold
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+_Id = Annotated[str, Field(min_length=1, max_length=128, description="The command's id.")]
+
+
+class Reason(Arguments):
+    """Why a run is held."""
+
+    reason: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description="Why, for the record.")
+
+
+class Target(Arguments):
+    """Which command is meant."""
+
+    id: _Id
+
+
+class Hold(Kind):
+    """Hold training at the next safe point: before an optimizer step, unless `when` says otherwise."""
+
+    name = "hold"
+    Arguments = Reason
+    bare = "reason"
+    points = ("before_optimizer_step", EVALUATION)
+    on_every_rank = True
+
+    def admit(self, run: Run, args: Reason) -> None:
+        """Refuse a hold of what has been stopped."""
+        run.refuse_many_ranks(self)
+        if run.holds.stopped:
+            raise Conflict("a stop has run: there is nothing to hold until the next fit, validate or test begins")
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Stand still until somebody lets go."""
+        return run.points.hold(command)
+
+
+class Pause(Hold):
+    """Hold training before the next optimizer step. `continue` lets it go, or cancels it while it is not active yet."""
+
+    name = "pause"
+
+
+class Continue(Kind):
+    """Let a held run go on, and cancel a pause that is not active yet."""
+
+    name = "continue"
+    at_once = True
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Let go."""
+        source = command.record["source"]
+        pauses = [hold for hold in run.holds.pending() if hold.record["kind"] == "pause"]
+        return {"cancelled_holds": run.holds.cancel(pauses, source), "released": run.holds.release(source)}
+
+
+class Release(Kind):
+    """Let the active hold go, named by its own id or by that of a hold that has joined it."""
+
+    name = "release"
+    Arguments = Target
+    bare = "id"
+    at_once = True
+
+    def admit(self, run: Run, args: Target) -> None:
+        """Refuse what is no active hold."""
+        if not run.holds.names(args.id):
+            raise _no_such(run, args.id) or Conflict(f"the hold {args.id!r} is not active: {_status(run, args.id)}")
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Let go."""
+        return {"released": run.holds.release(command.record["source"]), "cancelled_holds": []}
+
+
+class Cancel(Kind):
+    """Take back a command that has not begun, a hold that is not active yet included."""
+
+    name = "cancel"
+    Arguments = Target
+    bare = "id"
+    at_once = True
+
+    def admit(self, run: Run, args: Target) -> None:
+        """Refuse what is not waiting."""
+        record = run.queue.record(args.id)
+        if record is None or record["status"] != "queued":
+            raise _no_such(run, args.id) or Conflict(
+                f"only what waits can be cancelled, and {args.id!r} does not: {_status(run, args.id)}"
+            )
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Cancel it, unless training has just begun to do it."""
+        id_ = command.args.id  # type: ignore[attr-defined]  # its own arguments
+        cancelled = run.holds.cancel([c for c in run.queue.queued() if c.id == id_], command.record["source"])
+        if not cancelled:
+            raise Conflict(f"only what waits can be cancelled, and {id_!r} does not: {_status(run, id_)}")
+        return {"cancelled": id_}
+
+
+class Stop(Kind):
+    """Stop training cleanly: the batch is finished, Lightning validates and tears down as at any end."""
+
+    name = "stop"
+    while_held = True
+    on_every_rank = True
+
+    def admit(self, run: Run, args: Arguments) -> None:
+        """Refuse what can't be done to one rank of several."""
+        run.refuse_many_ranks(self)
+
+    def do(self, run: Run, command: Command) -> dict[str, Any]:
+        """Stop, and hold no more."""
+        run.holds.stopped = True
+        run.loop.stop()
+        cancelled = run.holds.cancel(run.holds.pending(), "stop")
+        return {"cancelled_holds": cancelled, "released": run.holds.release("stop")}
+
+
+def _no_such(run: Run, id_: str) -> NotFound | None:
+    return None if id_ in run.queue else NotFound(f"no command has the id {id_!r}; the last 1000 are kept")
+
+
+def _status(run: Run, id_: str) -> str:
+    record = run.queue.record(id_)
+    if record is None:
+        return "it is unknown"
+    if is_hold(record["kind"]) and run.holds.names(id_):
+        return "it is an active hold"
+    return f"it is {record['status']}"

@@ -1,0 +1,257 @@
+"""`control/`, `commands/` and `holds/`: what steers the run, and how it stands.
+
+The files of `control/` come from the kinds of commands, one each: no face knows a kind by its name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from midrun.command import Command, CommandRecord
+from midrun.commands import ANY, KINDS, command_of
+from midrun.commands.kind import Arguments, Kind
+from midrun.fs.control import Form, Writer
+from midrun.fs.faults import Fault, FieldError, Invalid
+from midrun.fs.later import Later
+from midrun.fs.spool import LEGAL_ID
+from midrun.fs.tree import Control, Dir, file
+from midrun.hold import HoldRecord, is_hold, of_command
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+_ERRORS = 100
+_QUOTED = 1000
+
+
+class ErrorEntry(TypedDict):
+    """A write that was refused."""
+
+    time: float
+    path: str
+    face: str
+    text: str
+    """What was written, cut to 1,000 characters."""
+    message: str
+    errors: list[FieldError]
+
+
+class ErrorList(TypedDict):
+    """The writes that were refused."""
+
+    errors: list[ErrorEntry]
+
+
+class CommandList(TypedDict):
+    """The commands."""
+
+    commands: list[CommandRecord]
+
+
+class HoldList(TypedDict):
+    """How the run is held."""
+
+    active: HoldRecord | None
+    exception: dict[str, Any] | None
+    """The exception that holds the run, as `/run` shows it."""
+    pending: list[HoldRecord]
+    """Holds that are not active yet."""
+    waiting: list[CommandRecord]
+    """While a hold is active: the commands that run after it."""
+    stopped: bool
+    """A stop has run, and there is nothing more to hold."""
+
+
+class ControlErrors:
+    """The writes that were refused, the newest ones: a shell shows no more of a mistake than an errno."""
+
+    def __init__(self) -> None:
+        self._newest: deque[ErrorEntry] = deque(maxlen=_ERRORS)
+
+    def add(self, path: str, data: bytes, writer: Writer, fault: Fault) -> None:
+        """Note a write that was refused."""
+        entry = ErrorEntry(
+            time=time.time(),
+            path=path,
+            face=writer.face,
+            text=data.decode(errors="backslashreplace")[:_QUOTED],
+            message=fault.message,
+            errors=fault.errors or [],
+        )
+        self._newest.append(entry)
+
+    def newest(self) -> list[ErrorEntry]:
+        """Return them, the newest first."""
+        return list(self._newest)[::-1]
+
+
+class _ControlDir(Dir):
+    """What can be written to steer the run: one file for each kind of command, and `commands` for any of them.
+
+    A command without a time is done at the next safe point. What a file shows is how to write to it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @file("errors.json", cached=False)
+    def errors(self) -> ErrorList:
+        """The newest writes that were refused, with the reasons."""
+        return ErrorList(errors=self._run.control_errors.newest())
+
+
+def _declared(kind: Kind) -> Control[_ControlDir, Later]:
+    """Return the control file of a kind."""
+
+    def store(owner: _ControlDir, args: Arguments, writer: Writer) -> Later:
+        return _submit(owner._run, Command(kind, args, id_=_token(writer), source=writer.face, via=writer.face))  # noqa: SLF001 - its own
+
+    def admit(owner: _ControlDir, args: Arguments) -> None:
+        kind.admit(owner._run, args)  # noqa: SLF001 - its own
+
+    return Control(Form(kind.name, kind.doc, kind.Arguments, kind.bare), store, admit)
+
+
+def _store_any(owner: _ControlDir, request: Any, writer: Writer) -> Later:  # noqa: ANN401 - a model of `commands`
+    command = command_of(request, id_=_token(writer), via=writer.face)
+    return _submit(owner._run, command)  # noqa: SLF001 - its own
+
+
+def _admit_any(owner: _ControlDir, request: Any) -> None:  # noqa: ANN401 - as above
+    asked = request.root
+    KINDS[asked.kind].admit(owner._run, asked.args)  # noqa: SLF001 - its own
+
+
+ControlDir: type[_ControlDir] = type(
+    "ControlDir",
+    (_ControlDir,),
+    {
+        "__doc__": _ControlDir.__doc__,
+        "commands": Control(ANY, _store_any, _admit_any),
+        **{kind.name: _declared(kind) for kind in KINDS.values()},
+    },
+)
+"""`control/`, with a file for each kind."""
+
+
+class Commands(Dir):
+    """The commands, each a directory: those that wait or run, and the last 1000 that are over."""
+
+    placeholder = "<id>"
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @file("index.json", cached=False)
+    def index(self) -> CommandList:
+        """Every command, the oldest first."""
+        return CommandList(commands=list(self._run.queue.records()))
+
+    def members(self) -> Iterable[str]:
+        """Return the ids."""
+        return [record["id"] for record in self._run.queue.records()]
+
+    def member(self, name: str) -> Dir | None:
+        """Return the directory of one command."""
+        return None if self._run.queue.record(name) is None else CommandDir(self._run, name)
+
+
+class _Cancelling(Dir):
+    """What can be done to one command."""
+
+    def __init__(self, run: Run, id_: str) -> None:
+        self._run, self._id = run, id_
+
+
+def _about(kind: str) -> Control[_Cancelling, Later]:
+    """Return the control file that does a kind of command to one command."""
+    kind_ = KINDS[kind]
+
+    def store(owner: _Cancelling, _: Arguments, writer: Writer) -> Later:
+        args = kind_.Arguments.model_validate({"id": owner._id})  # noqa: SLF001 - its own
+        command = Command(kind_, args, id_=_token(writer), source=writer.face, via=writer.face)
+        return _submit(owner._run, command)  # noqa: SLF001 - as above
+
+    def admit(owner: _Cancelling, _: Arguments) -> None:
+        kind_.admit(owner._run, kind_.Arguments.model_validate({"id": owner._id}))  # noqa: SLF001 - as above
+
+    return Control(Form(kind, kind_.doc, Arguments), store, admit)
+
+
+class CommandDir(_Cancelling):
+    """One command."""
+
+    @file("command.json", cached=False)
+    def command(self) -> CommandRecord | dict[str, Any]:
+        """The command: what is asked, how it stands, and its result or error."""
+        return self._run.queue.record(self._id) or {}
+
+    @file("status", cached=False)
+    def status(self) -> str:
+        """`queued`, `executing`, `succeeded`, `failed`, `cancelled` or `expired`."""
+        record = self._run.queue.record(self._id)
+        return "" if record is None else record["status"]
+
+    cancel = _about("cancel")
+
+
+class HoldFiles(Dir):
+    """The holds, each a directory: pending, active, and over."""
+
+    placeholder = "<id>"
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @file("index.json", cached=False)
+    def index(self) -> HoldList:
+        """How the run is held, what will hold it, and what waits for that to end."""
+        run, active = self._run, self._run.holds.active
+        queued = [command for command in run.queue.queued() if not is_hold(command.record["kind"])]
+        return HoldList(
+            active=None if active is None else active.record(),
+            exception=None,
+            pending=[of_command(command.record) for command in run.holds.pending()],
+            waiting=[]
+            if active is None
+            else [command.record for command in queued if not run.points.runs_now(command)],
+            stopped=run.holds.stopped,
+        )
+
+    def members(self) -> Iterable[str]:
+        """Return the ids."""
+        return [record["id"] for record in self._run.queue.records() if is_hold(record["kind"])]
+
+    def member(self, name: str) -> Dir | None:
+        """Return the directory of one hold."""
+        record = self._run.queue.record(name)
+        return HoldDir(self._run, name) if record is not None and is_hold(record["kind"]) else None
+
+
+class HoldDir(_Cancelling):
+    """One hold."""
+
+    @file("hold.json", cached=False)
+    def hold(self) -> HoldRecord | dict[str, Any]:
+        """The hold, and where training stands or stood."""
+        active, record = self._run.holds.active, self._run.queue.record(self._id)
+        if active is not None and active.command.id == self._id:
+            return active.record()
+        return {} if record is None else of_command(record)
+
+    cancel = _about("cancel")
+    release = _about("release")
+
+
+def _submit(run: Run, command: Command) -> Later:
+    return run.queue.submit(command)
+
+
+def _token(writer: Writer) -> str | None:
+    """Return the id that a face has chosen for what it writes."""
+    if writer.token is not None and not LEGAL_ID.fullmatch(writer.token):
+        raise Invalid(f"{writer.token!a:.200} is no id of a command")
+    return writer.token

@@ -1,0 +1,379 @@
+"""The queue: the commands of a run, from whoever sends them to the safe point, and their records.
+
+Every command comes through `_accept`, whichever way it came, in the thread that owns the spool: so there is one order,
+and who is told of a command's id can rely on it. The training thread gets commands from `inbox`, and waits for the disk
+only where it is about to do one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
+
+from midrun.command import Command, CommandRecord, ErrorRecord, Place, Status
+from midrun.commands import ANY, command_of
+from midrun.fs.control import Writer
+from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable
+from midrun.fs.later import Later
+from midrun.fs.spool import KEPT, LEGAL_ID, Drop, Record, Spool, Taken
+from midrun.ledger import Entry, Ledger
+from midrun.worker import Worker
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+LONGEST = 1000
+"""Commands that may be queued at one time."""
+_POLL = 0.2
+"""Seconds between two looks for new files."""
+_RETRY = 2.0
+"""Seconds between two attempts to own the spool."""
+_CLAIM_PATIENCE = 1.0
+"""Seconds that training waits for the disk to take down that a command is being done, before it goes on without."""
+_UNFINISHED = (".tmp", ".part", ".swp", "~")
+"""Endings of files that are being written."""
+
+
+class Queue:
+    """The commands of one run.
+
+    Parameters
+    ----------
+    run
+        The run.
+    directory
+        The run directory.
+    """
+
+    def __init__(self, run: Run, directory: Path) -> None:
+        self._run = run
+        self._spool = Spool(directory / "spool")
+        self._owns = False
+        self._worker = Worker("midrun-spool", run.note_fault, self._look, _POLL)
+        self._open: dict[str, Command] = {}
+        self._over: dict[str, CommandRecord] = {}
+        self._closed = False
+        self._asked_at = 0.0
+        self.ledger = Ledger(directory / "control-log.jsonl")
+        self.inbox: SimpleQueue[Command | None] = SimpleQueue()
+        """Commands for the training thread; None only wakes it."""
+
+    # ---- any thread
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._open or id_ in self._over
+
+    def records(self) -> Iterator[CommandRecord]:
+        """Iterate over the commands that are known, the oldest first."""
+        unfinished = [command.record for command in list(self._open.values())]
+        known = {record["id"]: record for record in (*list(self._over.values()), *unfinished)}
+        return iter(known.values())
+
+    def record(self, id_: str) -> CommandRecord | None:
+        """Return the record of a command, or None where nothing is known of it any more."""
+        command = self._open.get(id_)
+        return self._over.get(id_) if command is None else command.record
+
+    def queued(self) -> list[Command]:
+        """Return the commands that wait."""
+        return [command for command in list(self._open.values()) if command.status == "queued"]
+
+    def submit(self, command: Command) -> Later:
+        """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""
+        later = Later()
+        self._worker.put(partial(self._submitted, command, later))
+        return later
+
+    def wake(self) -> None:
+        """Have a held run look up."""
+        self.inbox.put(None)
+
+    def look_soon(self) -> None:
+        """Look for new files now."""
+        self._worker.put(self._look)
+
+    # ---- the run's life
+
+    def start(self) -> None:
+        """Begin to take commands."""
+        self._worker.start()
+        self._worker.put(self._begin)
+
+    def stop(self, patience: float) -> None:
+        """Take no more, expire what waits, and end."""
+        self._closed = True
+        for command in list(self._open.values()):
+            if command.take():
+                self.finish(command, "expired", error=_error("expired", "the stage has ended before it was due"))
+        self._worker.put(self._end)
+        self._worker.stop(patience)
+
+    # ---- the training thread
+
+    def claim(self, command: Command) -> bool:
+        """Have it written down that a command is being done; return False if the disk does not take that in time.
+
+        Only then may it be done: after a crash nobody may think that it was not. Asked again, it waits no more.
+        """
+        if command.claim is None:
+            command.claim = SimpleQueue()
+            command.change(status="executing", started=time.time())
+            self._worker.put(partial(self._claimed, command))
+            patience = _CLAIM_PATIENCE
+        else:
+            patience = 0.0
+        try:
+            command.claim.get(timeout=patience) if patience else command.claim.get_nowait()
+        except Empty:
+            return False
+        return True
+
+    def finish(
+        self,
+        command: Command,
+        status: Status,
+        *,
+        result: dict[str, Any] | None = None,
+        error: ErrorRecord | None = None,
+        place: Place | None = None,
+    ) -> None:
+        """Say what came of a command that was taken."""
+        command.change(status=status, finished=time.time(), result=result, error=error, place=place)
+        self._worker.put(partial(self._finished, command))
+        self._run.changed()
+
+    def tell(self, entry: Entry) -> None:
+        """Put a line into the ledger."""
+        self._worker.put(partial(self._tell, entry))
+
+    def note_hold(self, id_: str, record: Record) -> None:
+        """Write down how a hold stands."""
+        self._worker.put(lambda: self._write(partial(self._spool.note, "holds", id_, record)))
+
+    # ---- the spool's thread
+
+    def _begin(self) -> None:
+        """Read what earlier sessions have left, and take the spool."""
+        self._attempt("the ledger", self.ledger.open)
+        self._own()
+
+    def _own(self) -> None:
+        self._asked_at = time.monotonic()
+        service = self._run.services["spool"]
+        try:
+            self._spool.open()
+            self._owns = True
+            self._recover()
+        except Taken as error:
+            service.fail(f"{self._spool.directory} takes no files: {error.strerror}; end the other run")
+        except OSError as error:
+            service.fail(f"{self._spool.directory} can't be used: {error}")
+        else:
+            service.run()
+
+    def _recover(self) -> None:
+        """Say what became of commands that an earlier session left, and which of the files in `new/` come too late."""
+        unknown = _error("interrupted", "outcome unknown: the process ended while it was being done")
+        undone = _error("expired", "the process ended before it was due")
+        done = self._spool.left("done")
+        over = {str(record["id"]) for record in done}
+        for record in self._spool.left("executing"):
+            if record["id"] not in over:
+                done.append({**record, "status": "failed", "error": unknown, "finished": time.time()})
+            self._spool.put("done", done[-1] if record["id"] not in over else record)
+        executed = over | {str(record["id"]) for record in done}
+        for record in self._spool.left("queued"):
+            if record["id"] not in executed:
+                done.append({**record, "status": "expired", "error": undone, "finished": time.time()})
+                self._spool.put("done", done[-1])
+        self._over = {str(record["id"]): cast("CommandRecord", record) for record in done[-KEPT:]} | self._over
+        for drop in self._spool.drops():
+            self._take_drop(drop, is_late=True)
+
+    def _look(self) -> None:
+        """Take in what was put into `new/`."""
+        if self._closed:
+            return
+        if not self._owns:
+            if time.monotonic() - self._asked_at > _RETRY:
+                self._own()
+            return
+        with suppress(OSError):  # It is looked at again in a moment, and what can't be written tells of itself.
+            for drop in self._spool.drops():
+                self._take_drop(drop)
+
+    def _take_drop(self, drop: Drop, *, is_late: bool = False) -> None:
+        """Take in a file, or reject it. One that may still be being written is left alone."""
+        if drop.name.endswith(_UNFINISHED) or (not drop.name.endswith(".json") and not drop.settled):
+            return
+        try:
+            command, session = self._read_drop(drop)
+            known = self.record(drop.id)
+            if known is not None and is_late and all(known[k] == command.record[k] for k in ("kind", "args")):
+                self._spool.take(drop)  # It was taken in, and the process ended before the file was gone.
+                return
+            if is_late and session != "next":
+                late = _error("expired", 'it was there before the stage began; "session": "next" lets it wait for one')
+                command.change(status="expired", error=late, finished=time.time())
+                self._refuse_used(command)
+                self._over[command.id] = command.record
+                self._spool.put("done", command.record)
+                self._spool.take(drop)
+                return
+            self._accept(command, drop)
+        except Fault as fault:
+            if not drop.settled and isinstance(fault, Invalid) and not _is_json(drop.data):
+                return
+            reason = {"detail": fault.detail, "status": fault.status, "time": time.time()}
+            self._write(partial(self._spool.reject, drop, reason))
+            self._run.control_errors.add(f"spool/new/{drop.name}", drop.data, Writer("spool"), fault)
+
+    def _read_drop(self, drop: Drop) -> tuple[Command, str | None]:
+        """Return the command in a file, and the session it is for. Raises `Fault`."""
+        if drop.problem is not None:
+            raise Invalid(drop.problem)
+        if not drop.name.endswith(".json"):
+            raise Invalid(f"{drop.name!a:.200} is no command: a command's file is named <id>.json")
+        if not LEGAL_ID.fullmatch(drop.id):
+            raise Invalid(
+                f"{drop.id!a:.200} is no id: an id has 1 to 128 letters, digits, '.', '_', '-', and begins with one of "
+                "the first two"
+            )
+        request: Any = ANY.parse(drop.data)
+        asked = request.root
+        if asked.id is not None and asked.id != drop.id:
+            raise Invalid(f"the id is {asked.id!r} in the file and {drop.id!r} by its name: leave it out, or rename it")
+        return command_of(request, id_=drop.id, via="spool"), asked.session
+
+    def _submitted(self, command: Command, later: Later) -> None:
+        try:
+            later.resolve(self._accept(command))
+        except Fault as fault:
+            later.fail(fault)
+
+    def _accept(self, command: Command, drop: Drop | None = None) -> dict[str, Any]:
+        """Take in a command, and return what its sender is told. Raises `Fault`."""
+        if self._closed:
+            raise Conflict("the stage has ended, and takes no more commands")
+        known = self._open.get(command.id)
+        if drop is None and known is not None and known.is_same(command):
+            return dict(known.record)
+        self._refuse_used(command)
+        if command.kind.at_once:
+            return self._do_at_once(command, drop)
+        if len(self._open) >= LONGEST:
+            raise Unavailable(f"{LONGEST} commands wait already: cancel some, or send this one later")
+        command.kind.admit(self._run, command.args)
+        if not self._put("queued", command) and drop is not None:
+            raise OSError("the file stays where it is")
+        self._open[command.id] = command
+        if drop is not None:
+            self._spool.take(drop)
+        self.inbox.put(command)
+        self._run.changed()
+        return dict(command.record)
+
+    def _do_at_once(self, command: Command, drop: Drop | None) -> dict[str, Any]:
+        command.kind.admit(self._run, command.args)
+        command.take()
+        place = self._run.points.place(None)
+        now = time.time()
+        result = command.kind.do(self._run, command)
+        command.change(status="succeeded", result=result, place=place, started=now, finished=time.time())
+        self._open[command.id] = command
+        self._finished(command)
+        if drop is not None:
+            self._spool.take(drop)
+        self._run.changed()
+        return {**command.record, **result}
+
+    def _refuse_used(self, command: Command) -> None:
+        known = self._over.get(command.id)
+        if known is not None or command.id in self._open or command.id in self._spool.used:
+            raise Conflict(f"the id {command.id!r} is used: each command has one of its own")
+
+    def _claimed(self, command: Command) -> None:
+        self._put("executing", command)
+        if command.claim is not None:
+            command.claim.put(True)
+
+    def _finished(self, command: Command) -> None:
+        record = command.record
+        self._over[command.id] = record
+        while len(self._over) > KEPT:
+            del self._over[next(iter(self._over))]
+        self._open.pop(command.id, None)
+        self._put("done", command)
+        if record["status"] in {"succeeded", "failed"} and command.kind.name not in {"hold", "pause"}:
+            self._tell(entry_of(record, "done" if record["status"] == "succeeded" else "failed"))
+
+    def _end(self) -> None:
+        if self._owns:
+            self._spool.close()
+
+    def _put(self, state: str, command: Command) -> bool:
+        """Write a command's record; return whether it is on the disk."""
+        durable = self._write(lambda: self._spool.put(state, {**command.record, "durable": True}))
+        if durable != command.record["durable"]:
+            command.change(durable=durable)
+            if state == "done":
+                self._over[command.id] = command.record
+        return durable
+
+    def _write(self, write: Callable[[], object]) -> bool:
+        """Write something; return whether that worked. What can't be written is told, and the run goes on."""
+        if not self._owns:
+            return False
+        service = self._run.services["spool"]
+        try:
+            write()
+        except OSError as error:
+            if service.state != "failed":
+                service.fail(f"the spool can't be written: {error}; what comes by a face is done all the same")
+            return False
+        if service.state != "running":
+            service.run()
+        return True
+
+    def _tell(self, entry: Entry) -> None:
+        self._attempt("control-log.jsonl", partial(self.ledger.add, entry))
+        self._run.changed()
+
+    def _attempt(self, what: str, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except OSError as error:
+            self._run.log.alert(f"{what} can't be written: {error}", what)
+
+
+def entry_of(record: CommandRecord, event: str) -> Entry:
+    """Return the ledger's line for what a command did."""
+    return cast(
+        "Entry",
+        {
+            "revision": 0,
+            "time": record["finished"] or time.time(),
+            "event": event,
+            **{key: record[key] for key in ("id", "kind", "args", "source", "via", "place")},
+            "changes": (record["result"] or {}).get("changes", []),
+            "error": record["error"],
+        },
+    )
+
+
+def _error(type_: str, message: str) -> ErrorRecord:
+    return ErrorRecord(type=type_, message=message)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True

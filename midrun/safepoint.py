@@ -1,0 +1,226 @@
+"""Safe points: where in training commands are done and runs are held, all of it in the training thread.
+
+With nothing to do a safe point costs two looks at two numbers.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from queue import Empty
+from typing import TYPE_CHECKING
+
+from midrun.command import Command, ErrorRecord, Place
+from midrun.commands.kind import EVALUATION
+from midrun.fs.faults import Fault, message
+from midrun.hold import Active, is_hold
+from midrun.queue import entry_of
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+STEP = "before_optimizer_step"
+_LOOK = 0.1
+"""Seconds between two looks of a held run at what may end the hold and tells nobody: a signal."""
+
+
+class SafePoints:
+    """The safe points of one run.
+
+    Parameters
+    ----------
+    run
+        The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._loop = run.loop
+        self._inbox = run.queue.inbox
+        self._waiting: list[Command] = []
+        """Commands that wait, in the order they came."""
+        self._soonest: dict[str, tuple[float, float]] = {}
+        """For each safe point, the step and the epoch from which one of those may be due."""
+        self._step: int | None = None
+        self._stepped = False
+        """An optimizer step has been announced in this fit."""
+        self._at: str | None = None
+        self._broken_off = False
+
+    # ---- what training tells
+
+    def reach_step(self) -> None:
+        """Reach an optimizer step. One that evaluates its closure again is the same step."""
+        step = self._loop.step
+        if step != self._step:
+            self._step, self._stepped = step, True
+            if self._waiting or self._inbox.qsize():
+                self.reach(STEP)
+
+    def reach_batch_end(self) -> None:
+        """Reach the end of a batch, of training or of another stage."""
+        if self._waiting or self._inbox.qsize():
+            stage = self._loop.stage
+            if stage == "train":
+                self.reach("train_batch_end")
+            elif not self._loop.fits:
+                self.reach(EVALUATION)
+
+    def reach(self, point: str) -> None:
+        """Do what is due at a safe point."""
+        self._drain()
+        step, epoch = self._loop.step, self._loop.epoch
+        from_step, from_epoch = self._soonest.get(point, _NEVER)
+        if step >= from_step or epoch >= from_epoch:
+            for command in [command for command in self._waiting if self._is_due(command, point)]:
+                if command in self._waiting:
+                    self._run_one(command, point)
+
+    def place(self, point: str | None) -> Place:
+        """Return where training is."""
+        loop = self._loop
+        batch = loop.batch
+        return Place(
+            safe_point=point,
+            global_step=loop.step,
+            epoch=loop.epoch,
+            batch=self._run.last_batch if batch is None else batch,
+        )
+
+    # ---- holding
+
+    def hold(self, command: Command) -> dict[str, object]:
+        """Stand still until the hold is let go, the run is stopped, or the process is told to end."""
+        run, holds = self._run, self._run.holds
+        if holds.active is not None:
+            holds.active.joined_ids.append(command.id)
+            run.queue.note_hold(holds.active.command.id, holds.active.record())
+            return {"active_hold_id": holds.active.command.id}
+        point = self._at or STEP
+        holds.active = active = Active(command, self.place(point))
+        run.refresh()
+        run.queue.note_hold(command.id, active.record())
+        run.queue.tell({**entry_of(command.record, "held"), "place": active.place})
+        try:
+            self._stand(active, point)
+        except BaseException as error:
+            active.released_by = type(error).__name__
+            raise
+        finally:
+            holds.active = None
+            run.queue.note_hold(command.id, active.record("released"))
+            run.queue.tell({**entry_of(command.record, "released"), "place": active.place})
+            run.refresh()
+        held = time.time() - active.since
+        return {"held_s": held, "released_by": active.released_by, "joined_ids": active.joined_ids}
+
+    def _stand(self, active: Active, point: str) -> None:
+        while True:
+            for command in list(self._waiting):
+                if active.is_released:
+                    return
+                if self._runs_while_held(command, point):
+                    self._run_one(command, point)
+            if active.is_released:
+                return
+            if self._loop.is_told_to_end:
+                active.released_by = "SIGTERM"
+                return
+            try:
+                self._keep(self._inbox.get(timeout=_LOOK))
+            except Empty:
+                continue
+            self._drain()
+
+    def runs_now(self, command: Command) -> bool:
+        """Whether a command runs while the active hold lasts. Any thread may ask."""
+        active = self._run.holds.active
+        return active is not None and self._runs_while_held(command, active.place["safe_point"] or STEP)
+
+    def _runs_while_held(self, command: Command, point: str) -> bool:
+        if not (command.kind.while_held or is_hold(command.kind.name)):
+            return False
+        return not command.is_scheduled or command.is_due(point, self._loop.step, self._loop.epoch)
+
+    # ---- doing
+
+    def _is_due(self, command: Command, point: str) -> bool:
+        if command.is_due(point, self._loop.step, self._loop.epoch):
+            return True
+        # Where the model steps its optimizers past Lightning, nothing announces a step: the next best point is here.
+        return (
+            not command.is_scheduled
+            and STEP in command.points
+            and point in {"train_batch_end", "train_epoch_end"}
+            and not self._stepped
+            and not self._loop.announces_steps
+        )
+
+    def _run_one(self, command: Command, point: str) -> None:
+        """Do a command, if it is still there to be done and the disk knows of it."""
+        if command.claim is None and not command.take():
+            self._drop(command)
+            return
+        if not self._run.queue.claim(command):
+            return
+        self._drop(command)
+        outer, self._at = self._at, point
+        place = self.place(point)
+        try:
+            result = command.kind.do(self._run, command)
+        except Exception as error:  # noqa: BLE001 - whatever a command does, training goes on
+            self._run.queue.finish(command, "failed", error=self._told(command, error), place=place)
+        except BaseException as error:
+            ended = ErrorRecord(type=type(error).__name__, message="the process was told to end")
+            self._run.queue.finish(command, "failed", error=ended, place=place)
+            raise
+        else:
+            self._run.queue.finish(command, "succeeded", result=result, place=place)
+        finally:
+            self._at = outer
+            self._run.refresh()
+
+    def _told(self, command: Command, error: Exception) -> ErrorRecord:
+        """Return why a command failed; a mistake that is not the sender's goes to the log whole."""
+        if not isinstance(error, Fault):
+            text = "".join(traceback.format_exception(error)).rstrip()
+            self._run.log.alert(f"the command {command.id} ({command.kind.name}) failed:\n{text}", command.id)
+        return ErrorRecord(type=type(error).__name__, message=message(error))
+
+    # ---- what waits
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                self._keep(self._inbox.get_nowait())
+            except Empty:
+                return
+
+    def _keep(self, command: Command | None) -> None:
+        if command is not None:
+            self._waiting.append(command)
+            self._sum_up()
+
+    def _drop(self, command: Command) -> None:
+        if command in self._waiting:
+            self._waiting.remove(command)
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Note for each safe point from where on something may be due: scheduled commands may wait for days."""
+        soonest: dict[str, tuple[float, float]] = {}
+        for command in self._waiting:
+            steps = float("inf") if command.from_step is None else command.from_step
+            epochs = float("inf") if command.from_epoch is None else command.from_epoch
+            if command.from_step is None and command.from_epoch is None:
+                epochs = 0
+            for point in command.points or _ALL:
+                known = soonest.get(point, _NEVER)
+                soonest[point] = (min(known[0], steps), min(known[1], epochs))
+            if not command.is_scheduled and STEP in command.points:
+                soonest["train_batch_end"] = soonest["train_epoch_end"] = (0, 0)
+        self._soonest = soonest
+
+
+_NEVER = (float("inf"), float("inf"))
+_ALL = ("train_batch_end", "train_epoch_end", "validation_epoch_end", STEP, "fit_end", EVALUATION)

@@ -1,0 +1,94 @@
+"""Snapshots: the runtime state of one moment, as JSON and tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning
+import numpy as np
+import torch
+
+import midrun
+from midrun.fs.render import jsonable
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+FORMAT = "midrun.snapshot/1"
+
+
+def write_snapshot(run: Run, path: str) -> None:
+    """Make a directory with `state.json` and, for `torch.load(weights_only=True)`, `rng.pt`."""
+    folder = Path(path)
+    folder.mkdir()
+    document = {"format": FORMAT, **state(run)}
+    (folder / "state.json").write_text(f"{json.dumps(document, indent=2, ensure_ascii=False)}\n")
+    torch.save(random_states(), folder / "rng.pt")
+
+
+def state(run: Run) -> dict[str, Any]:
+    """Return the state in JSON's types."""
+    sample = run.loop.sample(run.loop.batch)
+    values = sample.values()
+    described: dict[str, Any] = jsonable(
+        {
+            "time": time.time(),
+            "run_id": run.run_id,
+            "stage": run.stage,
+            "global_step": sample.global_step,
+            "epoch": sample.epoch,
+            "batch": sample.batch,
+            "metrics": values.metrics,
+            "learning_rates": values.rates,
+            "memory": memory(),
+            "versions": {
+                "midrun": midrun.__version__,
+                "lightning": lightning.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        }
+    )
+    return described
+
+
+def memory() -> dict[str, Any]:
+    """Return how much memory the process holds, and each CUDA device's allocator, in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - no path
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    devices = {}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
+        for device in range(torch.cuda.device_count()):
+            devices[f"cuda:{device}"] = {
+                "allocated": torch.cuda.memory_allocated(device),
+                "reserved": torch.cuda.memory_reserved(device),
+                "largest": torch.cuda.max_memory_allocated(device),
+            }
+    return {"resident": resident, **devices}
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of the random number generators, as tensors and plain values."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002 - what user code draws from
+    version, internal, gauss_next = random.getstate()
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": {
+            "kind": str(kind),
+            "keys": torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "gauss": float(gauss),
+        },
+        "python": {"version": version, "internal": torch.tensor(internal, dtype=torch.int64), "gauss_next": gauss_next},
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
