@@ -53,7 +53,7 @@ class Leaf:
     form: Form | None = None
     """What a write must hold; None for a file that takes none."""
     admit: Callable[[Any], object] | None = None
-    """Raise a `Fault` for arguments that are no mistake in themselves, and can't be stored now."""
+    """Raise the `Fault` with which `store` would refuse arguments, where they are only checked."""
     store: Callable[[Any, Writer], object] | None = None
 
     def write(self, data: bytes, writer: Writer, *, check: bool = False) -> object:
@@ -64,9 +64,11 @@ class Leaf:
         if self.store is None or self.form is None:
             raise ReadOnly("this file is read-only: it shows a value and takes none")
         arguments = self.form.parse(data)
+        if not check:
+            return self.store(arguments, writer)
         if self.admit is not None:
             self.admit(arguments)
-        return None if check else self.store(arguments, writer)
+        return None
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,17 @@ class Tree:
         except Fault as fault:
             self._refused(path, data, writer, fault)
             raise
-        return value.then(partial(self._jsonable, path)) if isinstance(value, Later) else jsonable(value)
+        if not isinstance(value, Later):
+            return jsonable(value)
+        value.tell(partial(self._note_outcome, value, path, data, writer))
+        return value.then(partial(self._jsonable, path))
+
+    def _note_outcome(self, value: Later, path: str, data: bytes, writer: Writer) -> None:
+        """Tell of a write that was refused after a while."""
+        try:
+            value.result()
+        except Fault as fault:
+            self._refused(path, data, writer, fault)
 
     @_guarded
     def describe(self, path: str) -> Description:

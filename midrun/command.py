@@ -115,9 +115,9 @@ class Command:
         except IndexError:
             return False
 
-    def is_same(self, other: Command) -> bool:
-        """Whether the other asks for the same."""
-        return all(self.record[key] == other.record[key] for key in ("kind", "args", "execution"))
+    def is_same(self, other: CommandRecord) -> bool:
+        """Whether a record is of a command that asks for the same."""
+        return all(self.record[key] == other[key] for key in ("kind", "args", "execution"))
 
     def is_due(self, point: str, step: int, epoch: int) -> bool:
         """Whether it is due at a safe point. Steps can jump, so due means reached or passed."""

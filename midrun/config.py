@@ -15,7 +15,7 @@ class MidrunConfig:
     """What midrun does in a run. Every member is an option of `MidrunMixin`, given by keyword.
 
     An unknown option is a TypeError, a value of the wrong type too; a value out of range is a ValueError. The options
-    from `torch_debug_enabled` to `optimizer_surgery_enabled` are checked and have no effect in this version.
+    from `torch_debug_enabled` to `dataloader_finite_check_enabled` are checked and have no effect in this version.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class MidrunConfig:
     rest_enabled
         Serve the REST API and its pages.
     rest_host
-        Address that the REST API listens on. It has no authentication: anybody who reaches the address reads the run.
+        Address that the REST API listens on. It has no authentication: anybody who reaches the address steers the run.
         Leave it on the loopback address unless the network is yours.
     rest_port
         First port to try; 0 takes any free port.
@@ -37,7 +37,7 @@ class MidrunConfig:
     fuse_mountpoint
         Where to mount; None is `procfs` in the run directory. It is made if it is missing, and must be empty.
     fuse_control
-        Let files under `procfs/control/` be written. False mounts everything read-only.
+        Let files of the mount be written to steer the run. False mounts everything read-only.
     artifact_dir
         Where checkpoints, snapshots and debug captures go; None is `artifacts` in the run directory.
     torch_debug_enabled
@@ -65,7 +65,7 @@ class MidrunConfig:
     dataloader_finite_check_enabled
         Check each batch for NaN and infinity. Slow.
     optimizer_surgery_enabled
-        Allow momentum to be reset and learning rates to be set per parameter group.
+        Allow momentum to be reset, and learning rates and other options to be set per optimizer or group.
     inspection_strict
         Raise at start, instead of a warning, when a service does not start. Only then does the start wait
         until all are ready.

@@ -147,12 +147,12 @@ class Commands(Dir):
 
     @file("index.json", cached=False)
     def index(self) -> CommandList:
-        """Every command, the oldest first."""
-        return CommandList(commands=list(self._run.queue.records()))
+        """The commands that wait or run, and the newest 100 that are over, the oldest first."""
+        return CommandList(commands=self._run.queue.newest())
 
     def members(self) -> Iterable[str]:
         """Return the ids."""
-        return [record["id"] for record in self._run.queue.records()]
+        return self._run.queue.ids()
 
     def member(self, name: str) -> Dir | None:
         """Return the directory of one command."""
@@ -223,7 +223,7 @@ class HoldFiles(Dir):
 
     def members(self) -> Iterable[str]:
         """Return the ids."""
-        return [record["id"] for record in self._run.queue.records() if is_hold(record["kind"])]
+        return [id_ for id_ in self._run.queue.ids() if self.member(id_) is not None]
 
     def member(self, name: str) -> Dir | None:
         """Return the directory of one hold."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict
 from midrun.changes import Change
 from midrun.command import ErrorRecord, Place
 
-SHOWN = 1000
+SHOWN = 100
 """The newest lines, which are kept in memory."""
 _TAIL = 4 << 20
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from midrun.command import Command, CommandRecord, ErrorRecord, Place, Status
 from midrun.commands import ANY, command_of
 from midrun.fs.control import Writer
-from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable
+from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
 from midrun.fs.spool import KEPT, LEGAL_ID, Drop, Record, Spool, Taken
 from midrun.ledger import Entry, Ledger
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LONGEST = 1000
 """Commands that may be queued at one time."""
+SHOWN = 100
+"""Commands that are over and are listed with their records; each of the last 1000 can be asked for."""
 _POLL = 0.2
 """Seconds between two looks for new files."""
 _RETRY = 2.0
@@ -69,11 +71,14 @@ class Queue:
     def __contains__(self, id_: str) -> bool:
         return id_ in self._open or id_ in self._over
 
-    def records(self) -> Iterator[CommandRecord]:
-        """Iterate over the commands that are known, the oldest first."""
-        unfinished = [command.record for command in list(self._open.values())]
-        known = {record["id"]: record for record in (*list(self._over.values()), *unfinished)}
-        return iter(known.values())
+    def ids(self) -> list[str]:
+        """Return the ids of the commands that are known, the oldest first."""
+        return list(dict.fromkeys((*list(self._over), *list(self._open))))
+
+    def newest(self) -> list[CommandRecord]:
+        """Return the records of what is over lately and of all that is not, the oldest first."""
+        over = {record["id"]: record for record in list(self._over.values())[-SHOWN:]}
+        return list((over | {command.id: command.record for command in list(self._open.values())}).values())
 
     def record(self, id_: str) -> CommandRecord | None:
         """Return the record of a command, or None where nothing is known of it any more."""
@@ -109,7 +114,8 @@ class Queue:
         """Take no more, expire what waits, and end."""
         self._closed = True
         for command in list(self._open.values()):
-            if command.take():
+            # What the disk has not taken down in time to be done is not done either.
+            if command.take() or command.status == "executing":
                 self.finish(command, "expired", error=_error("expired", "the stage has ended before it was due"))
         self._worker.put(self._end)
         self._worker.stop(patience)
@@ -179,20 +185,20 @@ class Queue:
 
     def _recover(self) -> None:
         """Say what became of commands that an earlier session left, and which of the files in `new/` come too late."""
-        unknown = _error("interrupted", "outcome unknown: the process ended while it was being done")
-        undone = _error("expired", "the process ended before it was due")
-        done = self._spool.left("done")
-        over = {str(record["id"]) for record in done}
-        for record in self._spool.left("executing"):
-            if record["id"] not in over:
-                done.append({**record, "status": "failed", "error": unknown, "finished": time.time()})
-            self._spool.put("done", done[-1] if record["id"] not in over else record)
-        executed = over | {str(record["id"]) for record in done}
-        for record in self._spool.left("queued"):
-            if record["id"] not in executed:
-                done.append({**record, "status": "expired", "error": undone, "finished": time.time()})
-                self._spool.put("done", done[-1])
-        self._over = {str(record["id"]): cast("CommandRecord", record) for record in done[-KEPT:]} | self._over
+        over = {str(record["id"]): record for record in self._spool.left("done")}
+        ends = {
+            "executing": (
+                "failed",
+                _error("interrupted", "outcome unknown: the process ended while it was being done"),
+            ),
+            "queued": ("expired", _error("expired", "the process ended before it was due")),
+        }
+        for state, (status, error) in ends.items():
+            for left in self._spool.left(state):
+                end = {**left, "status": status, "error": error, "finished": time.time()}
+                over.setdefault(str(left["id"]), end)
+                self._spool.put("done", over[str(left["id"])])
+        self._over = cast("dict[str, CommandRecord]", dict(list(over.items())[-KEPT:])) | self._over
         for drop in self._spool.drops():
             self._take_drop(drop, is_late=True)
 
@@ -215,24 +221,27 @@ class Queue:
         try:
             command, session = self._read_drop(drop)
             known = self.record(drop.id)
-            if known is not None and is_late and all(known[k] == command.record[k] for k in ("kind", "args")):
+            if is_late and known is not None and command.is_same(known):
                 self._spool.take(drop)  # It was taken in, and the process ended before the file was gone.
-                return
-            if is_late and session != "next":
-                late = _error("expired", 'it was there before the stage began; "session": "next" lets it wait for one')
-                command.change(status="expired", error=late, finished=time.time())
-                self._refuse_used(command)
-                self._over[command.id] = command.record
-                self._spool.put("done", command.record)
-                self._spool.take(drop)
-                return
-            self._accept(command, drop)
+            elif is_late and session != "next":
+                self._expire_drop(command, drop)
+            else:
+                self._accept(command, drop)
         except Fault as fault:
             if not drop.settled and isinstance(fault, Invalid) and not _is_json(drop.data):
                 return
             reason = {"detail": fault.detail, "status": fault.status, "time": time.time()}
             self._write(partial(self._spool.reject, drop, reason))
             self._run.control_errors.add(f"spool/new/{drop.name}", drop.data, Writer("spool"), fault)
+
+    def _expire_drop(self, command: Command, drop: Drop) -> None:
+        """Expire a file that was there before the stage: what was meant for one run must not hit the next."""
+        self._refuse_used(command)
+        late = _error("expired", 'it was there before the stage began; "session": "next" lets it wait for one')
+        command.change(status="expired", error=late, finished=time.time())
+        self._spool.put("done", command.record)
+        self._over[command.id] = command.record
+        self._spool.take(drop)
 
     def _read_drop(self, drop: Drop) -> tuple[Command, str | None]:
         """Return the command in a file, and the session it is for. Raises `Fault`."""
@@ -258,18 +267,23 @@ class Queue:
             later.fail(fault)
 
     def _accept(self, command: Command, drop: Drop | None = None) -> dict[str, Any]:
-        """Take in a command, and return what its sender is told. Raises `Fault`."""
+        """Take in a command, and return what its sender is told. Raises `Fault`, and OSError for a file that stays."""
+        known = self.record(command.id)
+        if drop is None and known is not None and command.is_same(known):
+            return {**known, **(known["result"] or {})} if command.kind.at_once else dict(known)
         if self._closed:
             raise Conflict("the stage has ended, and takes no more commands")
-        known = self._open.get(command.id)
-        if drop is None and known is not None and known.is_same(command):
-            return dict(known.record)
         self._refuse_used(command)
-        if command.kind.at_once:
-            return self._do_at_once(command, drop)
+        try:
+            command.kind.admit(self._run, command.args)
+            if command.kind.at_once:
+                return self._do_at_once(command, drop)
+        except (Fault, OSError):
+            raise
+        except Exception as error:
+            raise Fault(f"{command.kind.name} failed: {type(error).__name__}: {message(error)}") from error
         if len(self._open) >= LONGEST:
             raise Unavailable(f"{LONGEST} commands wait already: cancel some, or send this one later")
-        command.kind.admit(self._run, command.args)
         if not self._put("queued", command) and drop is not None:
             raise OSError("the file stays where it is")
         self._open[command.id] = command
@@ -280,10 +294,7 @@ class Queue:
         return dict(command.record)
 
     def _do_at_once(self, command: Command, drop: Drop | None) -> dict[str, Any]:
-        command.kind.admit(self._run, command.args)
-        command.take()
-        place = self._run.points.place(None)
-        now = time.time()
+        place, now = self._run.points.place(None), time.time()
         result = command.kind.do(self._run, command)
         command.change(status="succeeded", result=result, place=place, started=now, finished=time.time())
         self._open[command.id] = command

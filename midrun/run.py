@@ -121,7 +121,6 @@ class Run:
         self.queue = Queue(self, self.directory)
         self.holds = Holds(self)
         self.points = SafePoints(self)
-        self.last_batch: int | None = None
         self.root = Root(self)
         self.tree = Tree(self.root, aside=self._slow.put, refused=self.control_errors.add)
         self._answers = Answers(self.tree, self._page)
@@ -239,7 +238,6 @@ class Run:
         if asks[0] != asks[1]:
             # A face waits, and this loop may be one that never leaves the GIL for long.
             time.sleep(_GIL_BREAK)
-        self.last_batch = batch_idx
         self.points.reach_batch_end()
         if self.loop.halts:
             raise Halt

@@ -84,7 +84,7 @@ class SafePoints:
             safe_point=point,
             global_step=loop.step,
             epoch=loop.epoch,
-            batch=self._run.last_batch if batch is None else batch,
+            batch=self._run.sample.batch if batch is None else batch,
         )
 
     # ---- holding

@@ -1,10 +1,11 @@
-"""Writes docs/tree.md, every path of a run's tree, from the tree of a real run.
+"""Writes docs/tree.md, every path of a run's tree, and the table of kinds in docs/commands.md, from the code.
 
-With --check it writes nothing, and ends with exit code 1 when the page is not what it would write.
+With --check it writes nothing, and ends with exit code 1 when a page is not what it would write.
 """
 
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -12,10 +13,14 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from examples.quickstart import TinyRegressor
+from midrun.commands import KINDS
+from midrun.commands.kind import Kind
 from midrun.fs.handbook import handbook
 from midrun.root import Root
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tree.md"
+COMMANDS = PAGE.with_name("commands.md")
+BEGIN, END = "<!-- kinds -->\n", "<!-- end of kinds -->\n"
 HEAD = """\
 # The tree
 
@@ -38,7 +43,7 @@ that would be longer than 255 bytes is cut and ends in `%~` and a hash. The `ind
 
 
 class Described(TinyRegressor):
-    """The quickstart's model, which writes down its own tree while it trains."""
+    """The quickstart's model, which writes down its own tree, with a hold in it, while it trains."""
 
     page = ""
 
@@ -47,6 +52,9 @@ class Described(TinyRegressor):
         super().on_train_batch_end(outputs, batch, batch_idx)  # type: ignore[arg-type]  # passed on as it came
         run = self.midrun.run
         assert run is not None
+        done = threading.Event()
+        run.tree.write("control/commands", b'{"kind": "hold", "execution": {"when": {"epoch": 9}}}').tell(done.set)
+        assert done.wait(10)
         type(self).page = HEAD + handbook(Root(run))
 
 
@@ -67,9 +75,27 @@ def page() -> str:
     return Described.page
 
 
+def commands() -> str:
+    """Return docs/commands.md with the table of kinds as it is in the code."""
+    before, _, rest = COMMANDS.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    rows = ["| kind | arguments | held | what it does |", "|---|---|---|---|", *map(_row, KINDS.values())]
+    return "".join([before, BEGIN, *(f"{row}\n" for row in rows), END, after])
+
+
+def _row(kind: Kind) -> str:
+    given = []
+    for name, field in kind.Arguments.model_fields.items():
+        bare = " (bare value)" if name == kind.bare else ""
+        given.append(f"`{name}`{'' if field.is_required() else '?'}{bare}")
+    held = "at once" if kind.at_once else "yes" if kind.while_held else "no"
+    return f"| `{kind.name}` | {', '.join(given) or 'none'} | {held} | {' '.join(kind.doc.split())} |"
+
+
 if __name__ == "__main__":
-    text = page()
-    if "--check" in sys.argv[1:]:
-        sys.exit(0 if PAGE.read_text() == text else f"{PAGE} is not what the code declares: run scripts/tree")
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(text)
+    for path, text in ((PAGE, page()), (COMMANDS, commands())):
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text)
+        elif path.read_text() != text:
+            sys.exit(f"{path} is not what the code declares: run scripts/tree")

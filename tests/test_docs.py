@@ -14,6 +14,10 @@ def test_tree_md_lists_every_path_that_a_real_run_has() -> None:
     assert handbook.PAGE.read_text() == handbook.page(), "docs/tree.md is out of date: run scripts/tree"
 
 
+def test_commands_md_lists_every_kind_with_its_arguments() -> None:
+    assert handbook.COMMANDS.read_text() == handbook.commands(), "docs/commands.md is out of date: run scripts/tree"
+
+
 def test_the_readme_names_every_option() -> None:
     readme = (ROOT / "README.md").read_text()
     assert [option for option in OPTIONS if f"`{option}`" not in readme] == []

@@ -1,0 +1,10 @@
+"""`python -m midrun`: the command line, for whoever has not its program on the PATH."""
+
+from __future__ import annotations
+
+import sys
+
+from midrun.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

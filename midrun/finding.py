@@ -1,0 +1,286 @@
+"""Finding: the runs that lie in a folder, and whether each is live; from files alone, so from any host that sees them.
+
+A dead mount hangs whoever touches it. So nothing here looks into a directory named `procfs`, or at one that the
+kernel's table says is a mount of midrun's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from midrun.fs import mounts
+from midrun.telling import Trouble, one_line, span
+
+DEEPEST = 8
+"""How many folders down runs are searched for."""
+MOST = 10_000
+"""In how many folders runs are searched for."""
+SILENT = 90.0
+"""Seconds without a new `last-state.json`, which comes every 30, after which a run on another host counts as gone."""
+
+_FORMAT = "midrun.run/"
+_MOUNTED = "procfs"
+_OWN = ("spool", "artifacts")
+"""Directories of a run in which there are no runs."""
+_SLACK = 60.0
+"""Seconds that two clocks of one host may differ by."""
+_FLOCK = "hhqqi"
+"""`struct flock`, as the kernel has it on 64 bits."""
+
+Life = Literal["live", "ended", "gone"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, as its files tell of it."""
+
+    directory: str
+    """As the user would write it."""
+    record: dict[str, Any]
+    """What `run.json` holds."""
+    last: dict[str, Any]
+    """What `last-state.json` holds."""
+    life: Life
+    """`live`; `ended`, as it should; or `gone`, without a word."""
+    why: str
+    """By what that is known."""
+
+    @property
+    def session(self) -> dict[str, Any]:
+        """The process's share of the run."""
+        return _dict(self.record.get("session"))
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return Path(self.directory)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody trains now."""
+        return self.life == "live"
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since `last-state.json` was written."""
+        written = _number(self.last.get("written"))
+        return None if written is None else max(0.0, time.time() - written)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its process is one of this machine's."""
+        return bool(boot_id()) and self.session.get("boot_id") == boot_id()
+
+
+# ---- one run
+
+
+def chosen(word: str | None) -> Run:
+    """Return the run that a user means: the named one, or the one live run below the present folder."""
+    if word is not None:
+        return named(word)
+    runs, problem = below(".")
+    live = [run for run in runs if run.is_live]
+    if len(live) == 1:
+        return live[0]
+    listed = live or runs
+    found = f"{len(live)} live runs" if live else f"no live run, and {len(runs)} that are over" if runs else "no run"
+    advice = "name the run's directory" if listed else "go where the runs are, or name a run's directory"
+    raise Several(f"{found} below {os.getcwd()}{problem}: {advice}", listed)
+
+
+class Several(Trouble):
+    """It is not clear which run is meant."""
+
+    def __init__(self, message: str, runs: list[Run]) -> None:
+        super().__init__(message, 2)
+        self.runs = runs
+
+
+def named(word: str) -> Run:
+    """Return the run in a directory."""
+    directory = os.path.normpath(word) if word else word
+    if Path(directory).name in {_MOUNTED, "run.json"}:
+        directory = os.path.dirname(directory) or "."
+    mounted = _mount_around(directory)
+    if mounted is not None:
+        raise Trouble(f"{word!r} is inside the mount {mounted}: name the run's directory, which has run.json in it", 2)
+    run = read(directory)
+    if run is None:
+        raise Trouble(f"{word!r} is no run directory: no run.json of midrun's is there; `midrun ls` lists the runs", 2)
+    return run
+
+
+def is_run(word: str) -> bool:
+    """Whether a word is the name of a run directory. It looks at no mount."""
+    with suppress(Trouble, OSError, ValueError):
+        return bool(named(word))
+    return False
+
+
+def read(directory: str) -> Run | None:
+    """Return the run in a directory, or None where there is none. Raises OSError when its record can't be read."""
+    record = document(Path(directory, "run.json"))
+    if record is None or not str(record.get("format", "")).startswith(_FORMAT):
+        return None
+    last = {}
+    with suppress(OSError):
+        last = restored(document(Path(directory, "last-state.json")) or {})
+    return Run(directory, record, last, *_life(Path(directory), _dict(record.get("session")), last))
+
+
+def document(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None where there is none. Raises OSError where it can't be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def restored(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with the numbers that JSON has no word for, which `_nonfinite` names."""
+    for pointer, text in _dict(found.pop("_nonfinite", None)).items():
+        *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in str(pointer).split("/")[1:])
+        holder: Any = found
+        with suppress(LookupError, TypeError, ValueError):
+            for step in steps:
+                holder = holder[int(step) if isinstance(holder, list) else step]
+            holder[int(last) if isinstance(holder, list) else last] = float(text)
+    return found
+
+
+# ---- whether it is live
+
+
+def _life(directory: Path, session: dict[str, Any], last: dict[str, Any]) -> tuple[Life, str]:
+    if session.get("ended") is not None:
+        return "ended", one_line(str(session.get("outcome") or "ended"))
+    pid, host = session.get("pid"), one_line(str(session.get("host")))
+    if boot_id() and session.get("boot_id") == boot_id():
+        if isinstance(pid, int) and _is_process(pid, _number(session.get("started")) or 0.0):
+            return "live", f"process {pid} lives"
+        # It may be hidden from us, as in another container.
+        if _is_owned(directory / "spool" / "lock"):
+            return "live", f"a process that is not seen from here holds {directory / 'spool'}"
+        return "gone", f"process {pid} was killed: it is not there, and has not said that it ended"
+    written = _number(last.get("written"))
+    if written is None:
+        return "gone", f"it was on host {host}, and has no last-state.json"
+    silence = time.time() - written
+    if silence <= SILENT:
+        return "live", f"process {pid} on host {host} wrote last-state.json {span(silence)} ago"
+    return "gone", f"host {host} has not written last-state.json for {span(silence)}"
+
+
+def boot_id() -> str:
+    """Return what identifies this boot of this machine."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _is_process(pid: int, started: float) -> bool:
+    """Whether a process lives that was there at a time: numbers are used again."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        kernel = Path("/proc/stat").read_text().split()
+        booted = int(kernel[kernel.index("btime") + 1])
+        born = booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return False
+    return fields[0] not in {"Z", "X"} and born <= started + _SLACK
+
+
+def _is_owned(lock: Path) -> bool:
+    """Whether a process holds the lock of a spool. To ask for a lock takes none."""
+    with suppress(OSError, struct.error):
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer: bytes = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+            return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+        finally:
+            os.close(fd)
+    return False
+
+
+# ---- many runs
+
+
+def below(top: str) -> tuple[list[Run], str]:
+    """Return the runs in and below a folder, by their start, and a note where not all of it was searched.
+
+    It follows no links, and looks into no hidden folders.
+    """
+    mounted = _mount_around(top)
+    if mounted is not None:
+        raise Trouble(f"{top!r} is inside the mount {mounted}: name a folder outside", 2)
+    with os.scandir(top):
+        pass  # Who names a folder that can't be read is told so; of those below it the others matter.
+    avoided = {mount.mountpoint for mount in _mounts()}
+    base = os.path.realpath(top)
+    found: list[Run] = []
+    left, looked = deque([("", 0)]), 0
+    while left:
+        if looked == MOST:
+            return _by_start(found), f" (in the {MOST} folders nearest to it)"
+        folder, depth = left.popleft()
+        looked += 1
+        with suppress(OSError):
+            shown = os.path.normpath(os.path.join(top, folder))
+            names = list(os.scandir(os.path.join(base, folder)))
+            run = read(shown) if any(entry.name == "run.json" for entry in names) else None
+            found += [run] if run else []
+            if depth < DEEPEST:
+                left += [(os.path.join(folder, name), depth + 1) for name in _folders(names, run, avoided)]
+    return _by_start(found), ""
+
+
+def _folders(entries: list[os.DirEntry[str]], run: Run | None, avoided: set[str]) -> Iterator[str]:
+    """Iterate over the names of the folders that are searched next."""
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        skipped = entry.name == _MOUNTED or entry.name.startswith((".", "__")) or (run and entry.name in _OWN)
+        # A mount is known by its path: is_dir might have to look at it.
+        if not skipped and entry.path not in avoided and entry.is_dir(follow_symlinks=False):
+            yield entry.name
+
+
+def _by_start(runs: list[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: (_number(run.session.get("started")) or 0.0, run.directory))
+
+
+def _mounts() -> list[mounts.Mount]:
+    with suppress(OSError, ValueError):
+        return [mount for mount in mounts.table() if mount.kind == mounts.KIND]
+    return []
+
+
+def _mount_around(path: str) -> str | None:
+    """Return the mount of midrun's that a path leads into, looking only at what lies outside of it."""
+    places = {mount.mountpoint for mount in _mounts()}
+
+    def around(path: str) -> str | None:
+        return next((place for place in places if path == place or path.startswith(f"{place}/")), None)
+
+    if not places:
+        return None
+    return around(os.path.abspath(path)) or around(mounts.resolve(path))
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
