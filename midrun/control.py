@@ -14,7 +14,7 @@ from midrun.command import Command, CommandRecord
 from midrun.commands import ANY, KINDS, command_of
 from midrun.commands.kind import Arguments, Kind
 from midrun.fs.control import Form, Writer
-from midrun.fs.faults import Fault, FieldError, Invalid
+from midrun.fs.faults import Fault, FieldError, Gone, Invalid
 from midrun.fs.later import Later
 from midrun.fs.spool import LEGAL_ID
 from midrun.fs.tree import Control, Dir, file
@@ -165,6 +165,12 @@ class _Cancelling(Dir):
     def __init__(self, run: Run, id_: str) -> None:
         self._run, self._id = run, id_
 
+    def _record(self) -> CommandRecord:
+        record = self._run.queue.record(self._id)
+        if record is None:
+            raise Gone(f"the command {self._id!r} is over, and so are 1000 since")
+        return record
+
 
 def _about(kind: str) -> Control[_Cancelling, Later]:
     """Return the control file that does a kind of command to one command."""
@@ -185,15 +191,14 @@ class CommandDir(_Cancelling):
     """One command."""
 
     @file("command.json", cached=False)
-    def command(self) -> CommandRecord | dict[str, Any]:
+    def command(self) -> CommandRecord:
         """The command: what is asked, how it stands, and its result or error."""
-        return self._run.queue.record(self._id) or {}
+        return self._record()
 
     @file("status", cached=False)
     def status(self) -> str:
         """`queued`, `executing`, `succeeded`, `failed`, `cancelled` or `expired`."""
-        record = self._run.queue.record(self._id)
-        return "" if record is None else record["status"]
+        return self._record()["status"]
 
     cancel = _about("cancel")
 
@@ -235,12 +240,12 @@ class HoldDir(_Cancelling):
     """One hold."""
 
     @file("hold.json", cached=False)
-    def hold(self) -> HoldRecord | dict[str, Any]:
+    def hold(self) -> HoldRecord:
         """The hold, and where training stands or stood."""
-        active, record = self._run.holds.active, self._run.queue.record(self._id)
+        active = self._run.holds.active
         if active is not None and active.command.id == self._id:
             return active.record()
-        return {} if record is None else of_command(record)
+        return of_command(self._record())
 
     cancel = _about("cancel")
     release = _about("release")

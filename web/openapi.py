@@ -94,15 +94,13 @@ _AGE = {
         "required": False,
     }
 }
-
-
 _KEY_SCHEMA = {"type": "string", "pattern": KEY_PATTERN}
 _KEY_ASKED: Schema = {
     "name": KEY,
     "in": "header",
     "required": False,
-    "description": "A name for this request. Sent again with the same name, it is the same request, and done once. "
-    "Without one, it is given a new name.",
+    "description": "A name for this request: sent again with the same name, it is the same request and done once. "
+    "Without one, it gets a new name.",
     "schema": _KEY_SCHEMA,
 }
 _KEY_ANSWERED = {KEY: {"description": "The name of this request.", "schema": _KEY_SCHEMA, "required": False}}

@@ -327,9 +327,20 @@ class Run:
 
     def get(self, path: str, seconds: float = 10.0) -> tuple[int, bytes, Mapping[str, str]]:
         """Ask REST; return status, body and headers."""
+        return self._ask("GET", path, None, {}, seconds)
+
+    def post(
+        self, path: str, body: bytes | str = b"", headers: Mapping[str, str] | None = None, seconds: float = 10.0
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        """Post to REST; return status, body and headers."""
+        return self._ask("POST", path, body, headers or {}, seconds)
+
+    def _ask(
+        self, method: str, path: str, body: bytes | str | None, given: Mapping[str, str], seconds: float
+    ) -> tuple[int, bytes, Mapping[str, str]]:
         asking = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         try:
-            asking.request("GET", path)
+            asking.request(method, path, body, dict(given))
             answer = asking.getresponse()
             return answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
         finally:

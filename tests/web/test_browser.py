@@ -97,7 +97,7 @@ def test_a_route_can_be_tried_in_the_documentation(visit: Visit, tmp_path: Path)
     files.get_by_role("button", name="Execute").click()
     expect(files.locator(".live-responses-table").first).to_contain_text("0.25")
     assert visit.asked[-1] == f"{visit.address}/files/state/metrics/train%252Floss?format=list"
-    scale = page.locator(".opblock-post", has_text="/files/control/scale")
+    scale = page.locator(".opblock-post", has_text="/control/scale")
     scale.locator(".opblock-summary").click()
     scale.get_by_role("button", name="Execute").click()
     expect(scale.locator(".live-responses-table").first).to_contain_text("200")
