@@ -55,6 +55,8 @@ class Leaf:
     admit: Callable[[Any], object] | None = None
     """Raise the `Fault` with which `store` would refuse arguments, where they are only checked."""
     store: Callable[[Any, Writer], object] | None = None
+    gives: Callable[[], dict[str, Any]] = dict
+    """Return the JSON Schema of what storing returns."""
 
     def write(self, data: bytes, writer: Writer, *, check: bool = False) -> object:
         """Validate `data` and, unless only to `check` it, store it; return what storing it returned.
@@ -137,11 +139,13 @@ class Control(Generic[D, T]):
         form: Form,
         store: Callable[[D, Any, Writer], T],
         admit: Callable[[D, Any], object] | None = None,
+        gives: object = Any,
     ) -> None:
         self.name, self.doc = form.name, form.doc
         self.form = form
         self._store = store
         self._admit = admit
+        self._gives = gives
 
     @overload
     def __get__(self, owner: None, kind: type[D]) -> Self: ...
@@ -160,6 +164,7 @@ class Control(Generic[D, T]):
             form=self.form,
             admit=None if self._admit is None else partial(self._admit, owner),
             store=partial(self._store, owner),
+            gives=partial(schema_of, self._gives),
         )
 
 
@@ -178,7 +183,8 @@ def control(
 
     def declare(store: Callable[[D, Any], T]) -> Control[D, T]:
         form = Form(name, inspect.getdoc(store) or "", arguments, bare)
-        return Control(form, lambda owner, given, _: store(owner, given))
+        gives = get_type_hints(store).get("return", Any)
+        return Control(form, lambda owner, given, _: store(owner, given), gives=gives)
 
     return declare
 

@@ -48,6 +48,8 @@ class Description(Entry):
     """JSON Schema of what a read shows."""
     takes: dict[str, Any] | None
     """JSON Schema of what a write takes."""
+    gives: dict[str, Any] | None
+    """JSON Schema of what a write gives back."""
 
 
 class Verbs(Protocol):
@@ -173,8 +175,10 @@ class Tree:
         node, fixed = self.walk(path)
         entry = _entry(path.rpartition("/")[2], node, fixed=fixed)
         schema = node.schema() if isinstance(node, Leaf) else {}
-        takes = node.form.takes() if isinstance(node, Leaf) and node.form is not None else None
-        return {**entry, "path": path, "doc": node.doc, "schema": schema, "takes": takes}
+        takes = gives = None
+        if isinstance(node, Leaf) and node.form is not None:
+            takes, gives = node.form.takes(), node.gives()
+        return {**entry, "path": path, "doc": node.doc, "schema": schema, "takes": takes, "gives": gives}
 
     def _leaf(self, path: str) -> Leaf:
         node, _ = self.walk(path)

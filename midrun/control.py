@@ -112,7 +112,7 @@ def _declared(kind: Kind) -> Control[_ControlDir, Later]:
     def admit(owner: _ControlDir, args: Arguments) -> None:
         kind.admit(owner._run, args)  # noqa: SLF001 - its own
 
-    return Control(Form(kind.name, kind.doc, kind.Arguments, kind.bare), store, admit)
+    return Control(Form(kind.name, kind.doc, kind.Arguments, kind.bare), store, admit, CommandRecord)
 
 
 def _store_any(owner: _ControlDir, request: Any, writer: Writer) -> Later:  # noqa: ANN401 - a model of `commands`
@@ -130,7 +130,7 @@ ControlDir: type[_ControlDir] = type(
     (_ControlDir,),
     {
         "__doc__": _ControlDir.__doc__,
-        "commands": Control(ANY, _store_any, _admit_any),
+        "commands": Control(ANY, _store_any, _admit_any, CommandRecord),
         **{kind.name: _declared(kind) for kind in KINDS.values()},
     },
 )
@@ -184,7 +184,7 @@ def _about(kind: str) -> Control[_Cancelling, Later]:
     def admit(owner: _Cancelling, _: Arguments) -> None:
         kind_.admit(owner._run, kind_.Arguments.model_validate({"id": owner._id}))  # noqa: SLF001 - as above
 
-    return Control(Form(kind, kind_.doc, Arguments), store, admit)
+    return Control(Form(kind, kind_.doc, Arguments), store, admit, CommandRecord)
 
 
 class CommandDir(_Cancelling):

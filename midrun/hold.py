@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from midrun.command import Command, Place
+from midrun.command import Command, CommandRecord, ErrorRecord, Place
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -45,15 +45,13 @@ class Active:
         """Whether somebody has let it go."""
         return self.released_by is not None
 
-    def record(self, status: str = "active") -> HoldRecord:
+    def record(self) -> HoldRecord:
         """Return it as everybody sees it."""
-        ended = None if status == "active" else time.time()
         return {
-            **record_of(self.command),
-            "status": status,
+            **of_command(self.command.record),
+            "status": "active",
             "place": self.place,
             "since": self.since,
-            "ended": ended,
             "released_by": self.released_by,
             "joined_ids": [*self.joined_ids],
         }
@@ -96,8 +94,8 @@ class Holds:
         """Cancel pending holds, and return the ids of those that were."""
         taken = [command for command in commands if command.take()]
         for command in taken:
-            error = {"type": "cancelled", "message": f"cancelled by {by}"}
-            self._run.queue.finish(command, "cancelled", error=error)  # type: ignore[arg-type]  # as ErrorRecord
+            error = ErrorRecord(type="cancelled", message=f"cancelled by {by}")
+            self._run.queue.finish(command, "cancelled", error=error)
         return [command.id for command in taken]
 
 
@@ -106,17 +104,11 @@ def is_hold(kind: str) -> bool:
     return kind in {"hold", "pause"}
 
 
-def record_of(command: Command) -> HoldRecord:
-    """Return a hold that is not active as everybody sees it."""
-    return of_command(command.record)
-
-
-def of_command(record: Any) -> HoldRecord:  # noqa: ANN401 - a CommandRecord, or one that was read
+def of_command(record: CommandRecord) -> HoldRecord:
     """Return the hold of a command's record."""
     result = record["result"] or {}
-    status = {"queued": "pending", "executing": "active", "succeeded": "released"}.get(
-        record["status"], record["status"]
-    )
+    named = {"queued": "pending", "executing": "active", "succeeded": "released"}
+    status = named.get(record["status"], record["status"])
     return HoldRecord(
         id=record["id"],
         status="joined" if "active_hold_id" in result else status,

@@ -21,7 +21,8 @@ from midrun.commands import ANY, command_of
 from midrun.fs.control import Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
-from midrun.fs.spool import KEPT, LEGAL_ID, Drop, Record, Spool, Taken
+from midrun.fs.spool import KEPT, LEGAL_ID, Drop, Spool, Taken
+from midrun.hold import HoldRecord, is_hold, of_command
 from midrun.ledger import Entry, Ledger
 from midrun.worker import Worker
 
@@ -99,10 +100,6 @@ class Queue:
         """Have a held run look up."""
         self.inbox.put(None)
 
-    def look_soon(self) -> None:
-        """Look for new files now."""
-        self._worker.put(self._look)
-
     # ---- the run's life
 
     def start(self) -> None:
@@ -158,9 +155,9 @@ class Queue:
         """Put a line into the ledger."""
         self._worker.put(partial(self._tell, entry))
 
-    def note_hold(self, id_: str, record: Record) -> None:
+    def note_hold(self, hold: HoldRecord) -> None:
         """Write down how a hold stands."""
-        self._worker.put(lambda: self._write(partial(self._spool.note, "holds", id_, record)))
+        self._worker.put(partial(self._note_hold, hold))
 
     # ---- the spool's thread
 
@@ -321,7 +318,7 @@ class Queue:
             del self._over[next(iter(self._over))]
         self._open.pop(command.id, None)
         self._put("done", command)
-        if record["status"] in {"succeeded", "failed"} and command.kind.name not in {"hold", "pause"}:
+        if record["status"] in {"succeeded", "failed"} and not is_hold(command.kind.name):
             self._tell(entry_of(record, "done" if record["status"] == "succeeded" else "failed"))
 
     def _end(self) -> None:
@@ -335,7 +332,12 @@ class Queue:
             command.change(durable=durable)
             if state == "done":
                 self._over[command.id] = command.record
+        if state != "executing" and is_hold(command.record["kind"]):
+            self._note_hold(of_command(command.record))
         return durable
+
+    def _note_hold(self, hold: HoldRecord) -> None:
+        self._write(partial(self._spool.note, "holds", hold["id"], hold))
 
     def _write(self, write: Callable[[], object]) -> bool:
         """Write something; return whether that worked. What can't be written is told, and the run goes on."""

@@ -94,12 +94,12 @@ class SafePoints:
         run, holds = self._run, self._run.holds
         if holds.active is not None:
             holds.active.joined_ids.append(command.id)
-            run.queue.note_hold(holds.active.command.id, holds.active.record())
+            run.queue.note_hold(holds.active.record())
             return {"active_hold_id": holds.active.command.id}
         point = self._at or STEP
         holds.active = active = Active(command, self.place(point))
         run.refresh()
-        run.queue.note_hold(command.id, active.record())
+        run.queue.note_hold(active.record())
         run.queue.tell({**entry_of(command.record, "held"), "place": active.place})
         try:
             self._stand(active, point)
@@ -108,7 +108,6 @@ class SafePoints:
             raise
         finally:
             holds.active = None
-            run.queue.note_hold(command.id, active.record("released"))
             run.queue.tell({**entry_of(command.record, "released"), "place": active.place})
             run.refresh()
         held = time.time() - active.since

@@ -205,7 +205,11 @@ def _content(route: Route, node: Description | None, schemas: Schema) -> Schema:
 def _post(route: Route, node: Description | None, schemas: Schema) -> Schema:
     takes = node["takes"] if node is not None else None
     schema = _hoisted(takes, f"{_title(route.written)}Arguments", schemas) if takes else _unknown(route)
-    answer: Schema = {"description": "Written; this came of it.", "content": {JSON: {"schema": {}}}}
+    gives = _hoisted((node and node["gives"]) or {}, f"{_title(route.written)}Answer", schemas)
+    answer: Schema = {
+        "description": "Written; this came of it.",
+        "content": {JSON: {"schema": _document_schema(gives)}},
+    }
     responses = {
         status: {**answer, "headers": _KEY_ANSWERED}
         for status, answer in {"200": answer, **_mistakes(_POST_MISTAKES)}.items()

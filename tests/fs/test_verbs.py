@@ -56,6 +56,7 @@ async def test_a_node_is_described(way: str) -> None:
             "doc": "Large files.",
             "schema": {},
             "takes": None,
+            "gives": None,
         }
         root = await verbs.describe("")
         assert (root["name"], root["path"], root["kind"], root["fixed"]) == ("", "", "dir", True)

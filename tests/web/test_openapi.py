@@ -60,6 +60,12 @@ def test_a_node_s_words_and_schema_come_from_the_tree(client: Client) -> None:
     assert "_nonfinite" in schema["properties"]
 
 
+def test_what_a_post_gives_back_is_described_where_the_node_says_it(client: Client) -> None:
+    paths = client.simulate_get("/openapi.json").json["paths"]
+    given = paths["/control/scale"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert given == {"type": ["number", "null"]}
+
+
 def test_a_route_that_writes_another_node_than_it_shows_has_words_and_arguments_of_both(client: Client) -> None:
     served = client.simulate_get("/openapi.json").json
     shows, writes = served["paths"]["/commands"]["get"], served["paths"]["/commands"]["post"]
