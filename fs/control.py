@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -96,10 +96,7 @@ class Form:
         try:
             arguments = self.arguments.model_validate_json(document, strict=True)
         except ValidationError as error:
-            errors = [
-                FieldError(loc=["body", *self._place(item["loc"])], msg=item["msg"], type=item["type"])
-                for item in error.errors(include_url=False, include_context=False, include_input=False)
-            ]
+            errors = [self._mistake(item) for item in error.errors(include_url=False, include_input=False)]
         else:
             errors = [
                 FieldError(loc=["body", *loc], msg="Member is given more than once", type="repeated")
@@ -109,12 +106,17 @@ class Form:
                 return arguments
         raise Invalid(f"{self.name}: " + "; ".join(f"{_pointed(e['loc'])}{e['msg']}" for e in errors), errors)
 
-    def _place(self, loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
-        """Return where a mistake is in the document: of a choice of models, pydantic puts first which was chosen."""
+    def _mistake(self, item: Mapping[str, Any]) -> FieldError:
+        """Return one of pydantic's mistakes: of a choice of models it says, too, which was chosen."""
+        loc, msg, type_ = item["loc"], item["msg"], item["type"]
         chosen_by = self.schema().get("discriminator", {}).get("propertyName")
-        if chosen_by is None:
-            return loc
-        return loc[1:] or (chosen_by,)
+        if chosen_by is not None:
+            loc = loc[1:]
+        if type_ == "union_tag_invalid":
+            loc, msg = (chosen_by,), f"{item['ctx']['tag']!r} is none of {item['ctx']['expected_tags']}"
+        elif type_ == "union_tag_not_found":
+            loc, msg, type_ = (chosen_by,), "Field required", "missing"
+        return FieldError(loc=["body", *loc], msg=msg, type=type_)
 
     def _document(self, data: bytes) -> bytes:
         """Return the JSON object that `data` means: itself, no arguments at all, or a bare value's object."""

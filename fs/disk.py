@@ -31,6 +31,25 @@ def write_whole(path: Path, data: bytes, *, sync_name: bool = False) -> None:
         sync_directory(path.parent)
 
 
+def append_whole(path: Path, data: bytes) -> None:
+    """Append to a file, and return when that is on the disk. Where it fails the file ends as it did before."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        start = os.fstat(fd).st_size
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+            if start == 0:
+                sync_directory(path.parent)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, start)
+            raise
+    finally:
+        os.close(fd)
+
+
 def sync_directory(path: Path) -> None:
     """Return when the names in a directory are on the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from midrun.fs.control import LONGEST_WRITE
-from midrun.fs.disk import sync_directory, write_whole
+from midrun.fs.disk import append_whole, sync_directory, write_whole
 from midrun.fs.render import render
 
 STATES = ("queued", "executing", "done")
@@ -41,13 +41,19 @@ LEGAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIRECTORIES = ("new", *STATES, "rejected", "holds")
 _JSON = ".json"
 _SETTLED = 2.0
-"""Seconds without a change after which a file that is no command is taken to be all that it will be."""
+"""Seconds without a change after which a file that is no command is taken to be all that it will be, and between two
+more looks at a file that stays."""
+_SLACK = 100
+"""Files that `rejected/` may hold too many, so that it need not be counted at each."""
+_OWED = 1000
+"""Records that could not be written, and are still to be: the newest."""
 _LONGEST_STEM = 200
 """Bytes of a rejected file's name that its reason's name repeats."""
 _IDS = "ids"
 """The file of ids that are used, and whose records are no longer kept: one in a line."""
-_locked: set[str] = set()
-"""The spools that this process owns: its own locks would not keep it from owning one twice."""
+_locked: dict[tuple[int, int, int], Spool] = {}
+"""The spools that a process owns, by its id, and device and inode of the lock: its own locks would not keep it from
+owning one twice. A child that was forked inherits the entries, and none of the locks."""
 
 Record = Mapping[str, Any]
 
@@ -73,6 +79,19 @@ class Drop:
         return self.name.removesuffix(_JSON)
 
 
+@dataclass
+class _Seen:
+    """A file in `new/` that has been looked at."""
+
+    mark: tuple[int, ...]
+    since: float
+    """When it was seen first, as it is now."""
+    told: float
+    """When it was handed out last."""
+    taken: bool = False
+    """Its record is written, and the file could not be removed yet."""
+
+
 class Spool:
     """A spool, for its owner. Every method may wait for the disk, and raises OSError when that does not work.
 
@@ -87,41 +106,40 @@ class Spool:
         self.used: set[str] = set()
         """Ids that are used up: no command may have one of them again."""
         self._lock: int | None = None
-        self._key = ""
-        self._seen: dict[str, tuple[tuple[int, ...], float]] = {}
+        self._key = (0, 0, 0)
+        self._seen: dict[str, _Seen] = {}
         self._done: dict[str, None] = {}
+        self._rejected = 0
+        self._owed: dict[str, Record] = {}
+        """Records of commands that are over, which the disk did not take."""
 
     # ---- owning it
 
     def open(self) -> None:
         """Make the directories and become the owner. Raises `Taken` when another process is."""
-        for name in _DIRECTORIES:
-            (self.directory / name).mkdir(parents=True, exist_ok=True)
-        if self._lock is None:
-            self._own()
-        self._done = dict.fromkeys(path.stem for path in sorted(self._files("done"), key=_changed))
-        self.used = {path.stem for state in STATES for path in self._files(state)}
-        with suppress(FileNotFoundError):
-            self.used.update((self.directory / _IDS).read_text().split())
-        for state in ("new", *STATES, "rejected", "holds"):
-            self._sweep(state)
+        self._make()
+        self._own()
+        try:
+            self._read_in()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Own it no more."""
         if self._lock is not None:
+            with suppress(OSError):
+                self._pay()
             os.close(self._lock)
             self._lock = None
-            _locked.discard(self._key)
+            _locked.pop(self._key, None)
 
     def left(self, state: str) -> list[dict[str, Any]]:
         """Return the records in the directory of a state, the oldest first; what can't be read is put aside."""
         found = []
         for path in sorted(self._files(state), key=_changed):
-            try:
-                record = json.loads(path.read_bytes())
-            except ValueError:
-                record = None
-            if isinstance(record, dict) and record.get("id") == path.name.removesuffix(_JSON):
+            record = _record(path)
+            if record is not None:
                 found.append(record)
             else:
                 self._reject(path, {"detail": f"{state}/{path.name} is no record of a command"})
@@ -131,126 +149,261 @@ class Spool:
 
     def put(self, state: str, record: Record) -> None:
         """Write a command's record into the directory of a state, and take it out of those before."""
-        name = f"{record['id']}{_JSON}"
-        write_whole(self.directory / state / name, render(name, record), sync_name=True)
-        self.used.add(str(record["id"]))
-        for before in STATES[: STATES.index(state)]:
-            (self.directory / before / name).unlink(missing_ok=True)
-        if state == "done":
-            self._done[str(record["id"])] = None
+        try:
+            self._put(state, record)
+        except OSError:
+            self._owe(state, record)
+            raise
+        self._owed.pop(str(record["id"]), None)
+        with suppress(OSError):  # What this leaves to do is done with the next record.
+            self._pay()
             self._forget()
 
     def note(self, directory: str, name: str, record: Record) -> None:
         """Write down what can be found out again, without waiting until it is on the disk for good."""
-        write_whole(self.directory / directory / f"{name}{_JSON}", render(f"{name}{_JSON}", record))
+        self._write(directory, f"{name}{_JSON}", record)
+
+    def _put(self, state: str, record: Record) -> None:
+        id_, name = str(record["id"]), f"{record['id']}{_JSON}"
+        self._write(state, name, record, sync_name=True)
+        self.used.add(id_)
+        if state == "done":
+            self._done[id_] = None
+        for before in STATES[: STATES.index(state)]:
+            _discard(self.directory / before / name)
+
+    def _owe(self, state: str, record: Record) -> None:
+        """Do for a record what can be done for one that can't be written."""
+        id_, name = str(record["id"]), f"{record['id']}{_JSON}"
+        if state == "done":
+            self._owed[id_] = record
+            while len(self._owed) > _OWED:
+                del self._owed[next(iter(self._owed))]
+        elif state == "executing":
+            # A disk that is full moves files all the same: nobody may think, after a crash, that it was not begun.
+            with suppress(OSError):
+                (self.directory / "queued" / name).rename(self.directory / state / name)
+
+    def _pay(self) -> None:
+        """Write the records that could not be written."""
+        for id_, record in list(self._owed.items()):
+            self._put("done", record)
+            self._owed.pop(id_, None)
 
     def _forget(self) -> None:
         """Drop the oldest records in `done/`; their ids stay used."""
         surplus = list(self._done)[: max(0, len(self._done) - KEPT)]
         if surplus:
-            with (self.directory / _IDS).open("a") as ids:
-                ids.write("".join(f"{id_}\n" for id_ in surplus))
+            # Each in a line that it begins itself: the one before may have been cut short.
+            append_whole(self.directory / _IDS, "".join(f"\n{id_}" for id_ in surplus).encode())
         for id_ in surplus:
             del self._done[id_]
             for directory in ("done", "holds"):
-                (self.directory / directory / f"{id_}{_JSON}").unlink(missing_ok=True)
+                _discard(self.directory / directory / f"{id_}{_JSON}")
+
+    def _write(self, directory: str, name: str, record: Record, *, sync_name: bool = False) -> None:
+        data = render(name, record)
+        try:
+            write_whole(self.directory / directory / name, data, sync_name=sync_name)
+        except FileNotFoundError:  # Somebody has tidied up.
+            self._make()
+            write_whole(self.directory / directory / name, data, sync_name=sync_name)
 
     # ---- what is put in
 
     def drops(self) -> Iterator[Drop]:
-        """Iterate over the files in `new/`, the oldest first; those that have not changed since are left out.
+        """Iterate over the files in `new/`, the first that came first; those that have not changed since are left out.
 
-        A file comes once when it is new or changed, and once more when it has settled.
+        A file comes once when it is new or changed, and again, when it has settled, for as long as it stays.
         """
-        new = self.directory / "new"
-        found = []
-        with os.scandir(new) as entries:
-            for entry in entries:
-                if not entry.name.startswith("."):
-                    with suppress(OSError):  # It has just been taken away.
-                        found.append((entry.name, entry.stat(follow_symlinks=False)))
-        self._seen = {name: self._seen[name] for name, _ in found if name in self._seen}
-        for name, status in sorted(found, key=lambda item: (item[1].st_mtime_ns, item[0])):
+        if self._owed:
+            with suppress(OSError):
+                self._pay()
+        found = self._found()
+        self._seen = {name: self._seen[name] for name in found if name in self._seen}
+        for name, status in found.items():
             now, mark = time.monotonic(), (status.st_ino, status.st_size, status.st_mtime_ns)
             seen = self._seen.get(name)
-            if seen is None or seen[0] != mark:
-                self._seen[name] = (mark, now)
-                yield self._drop(new / name, settled=False)
-            elif now - seen[1] >= _SETTLED:
-                yield self._drop(new / name, settled=True)
+            if seen is None or seen.mark != mark:
+                self._seen[name] = _Seen(mark, since=now, told=now)
+                yield self._drop(name, status, settled=False)
+            elif seen.taken:
+                self._remove(name, seen)
+            elif now - max(seen.since, seen.told) >= _SETTLED:
+                seen.told = now
+                yield self._drop(name, status, settled=True)
 
     def take(self, drop: Drop) -> None:
-        """Take a file out of `new/`: its record is written."""
-        (self.directory / "new" / drop.name).unlink(missing_ok=True)
+        """Take a file out of `new/`: its record is written. One that can't be removed does not come again."""
+        path = self.directory / "new" / drop.name
+        self._remove(drop.name, self._seen.get(drop.name) or _Seen(_mark(path), 0.0, 0.0))
 
     def reject(self, drop: Drop, reason: Record) -> None:
         """Put a file into `rejected/`, with the reason beside it."""
         self._reject(self.directory / "new" / drop.name, reason)
 
-    def _drop(self, path: Path, *, settled: bool) -> Drop:
+    def _found(self) -> dict[str, os.stat_result]:
+        """Return what is in `new/`, in the order in which it came there: a rename changes no other time than ctime."""
+        found = []
+        try:
+            with os.scandir(self.directory / "new") as entries:
+                for entry in entries:
+                    if not entry.name.startswith("."):
+                        with suppress(OSError):  # It has just been taken away.
+                            found.append((entry.name, entry.stat(follow_symlinks=False)))
+        except FileNotFoundError:  # Somebody has tidied up.
+            self._make()
+        # Where the clock of a file system is coarse, files made one after the other have one time, and rising inodes.
+        return dict(sorted(found, key=lambda item: (item[1].st_ctime_ns, item[1].st_ino, item[0])))
+
+    def _drop(self, name: str, status: os.stat_result, *, settled: bool) -> Drop:
         data, problem = b"", None
         try:
-            data = _read(path)
+            # Looked at before it is opened: to open a pipe lets go of whoever writes to it.
+            _check_regular(status)
+            data = _read(self.directory / "new" / name, LONGEST_WRITE + 1)
         except OSError as error:
-            problem = f"{path.name!a:.200} can't be read: {error.strerror or error}"
-        return Drop(path.name, data, problem, settled)
+            problem = f"{name!a:.200} can't be read: {error.strerror or error}"
+        return Drop(name, data, problem, settled)
+
+    def _remove(self, name: str, seen: _Seen) -> None:
+        seen.taken = True
+        self._seen[name] = seen
+        with suppress(OSError):
+            (self.directory / "new" / name).unlink(missing_ok=True)
 
     def _reject(self, path: Path, reason: Record) -> None:
         rejected = self.directory / "rejected"
         # Cut, so that what is added below leaves it a file name.
         stem, number = os.fsdecode(os.fsencode(path.name.removesuffix(_JSON))[:_LONGEST_STEM]), 1
         name, told = path.name, f"{stem}.error.json"
-        while os.path.lexists(rejected / name) or (rejected / told).exists():
+        while os.path.lexists(rejected / name) or os.path.lexists(rejected / told):
             number += 1
             name, told = f"{stem}.{number}{_JSON}", f"{stem}.{number}.error.json"
         # The reason first: who waits for the file must find it.
-        write_whole(rejected / told, render(told, reason))
-        path.rename(rejected / name)
+        self._write("rejected", told, reason)
+        try:
+            path.rename(rejected / name)
+        except OSError as error:
+            _discard(rejected / told)
+            if isinstance(error, FileNotFoundError):
+                return  # Whoever put it in has taken it back.
+            raise
         sync_directory(rejected)
-        kept = sorted(self._files("rejected"), key=_changed)
-        for old in kept[: max(0, len(kept) - 2 * KEPT)]:
-            old.unlink(missing_ok=True)
+        self._rejected += 2
+        if self._rejected > 2 * KEPT + _SLACK:
+            kept = sorted(self._files("rejected"), key=_came)
+            for old in kept[: max(0, len(kept) - 2 * KEPT)]:
+                _discard(old)
+            self._rejected = 2 * KEPT
 
     # ---- inside
 
+    def _make(self) -> None:
+        for name in _DIRECTORIES:
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+
     def _own(self) -> None:
-        self._key = os.path.realpath(self.directory)
-        if self._key in _locked:
+        if self._lock is not None:
+            return
+        path = self.directory / "lock"
+        # Made without being opened: a process that closes any descriptor of the file gives up its lock.
+        with suppress(FileExistsError):
+            os.mknod(path, 0o666 | stat.S_IFREG)
+        status = path.stat()
+        key = (os.getpid(), status.st_dev, status.st_ino)
+        if _locked.setdefault(key, self) is not self:
             raise Taken(errno.EAGAIN, "another run of this process has it")
-        lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                os.close(lock)
+                raise
         except OSError as error:
-            os.close(lock)
+            del _locked[key]
             if error.errno in {errno.EAGAIN, errno.EACCES}:
                 raise Taken(error.errno, "another process has it") from None
             raise
-        self._lock = lock
-        _locked.add(self._key)
+        self._lock, self._key = lock, key
+
+    def _read_in(self) -> None:
+        """Find out what earlier owners have left."""
+        for state in (*STATES, "rejected", "holds"):
+            self._sweep(state)
+        self._settle()
+        self._done = dict.fromkeys(path.stem for path in sorted(self._files("done"), key=_changed))
+        self._rejected = sum(1 for _ in self._files("rejected"))
+        self.used = {path.stem for state in STATES for path in self._files(state)}
+        with suppress(FileNotFoundError):
+            self.used.update((self.directory / _IDS).read_text(errors="replace").split())
+
+    def _settle(self) -> None:
+        """Of a record that a crash has left in two directories, keep the one that came further."""
+        for number, state in enumerate(STATES[:-1]):
+            for path in self._files(state):
+                if any(_record(self.directory / further / path.name) for further in STATES[number + 1 :]):
+                    _discard(path)
 
     def _files(self, directory: str) -> Iterator[Path]:
         return (path for path in (self.directory / directory).iterdir() if not path.name.startswith("."))
 
     def _sweep(self, directory: str) -> None:
         """Remove what a writer of records that was killed has left half written: `.<name>.json.<pid>`."""
-        if directory == "new":
-            return  # Those there are other people's.
         for path in (self.directory / directory).iterdir():
             if re.fullmatch(r"\..*\.json\.\d+", path.name):
-                path.unlink(missing_ok=True)
+                _discard(path)
 
 
-def _read(path: Path) -> bytes:
-    """Return what a regular file holds, up to more than a command may be. It neither follows a link nor waits."""
+def _read(path: Path, most: int = -1) -> bytes:
+    """Return what a regular file holds, up to `most` bytes. It neither follows a link nor waits."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        return file.read(LONGEST_WRITE + 1)
+        _check_regular(os.fstat(fd))
+        return file.read(most)
+
+
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """Return the record in a file, or None where the file is no record."""
+    if not path.name.endswith(_JSON):
+        return None
+    try:
+        _check_regular(path.lstat())
+        record = json.loads(_read(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and record.get("id") == path.name.removesuffix(_JSON) else None
+
+
+def _discard(path: Path) -> None:
+    """Remove a file. A directory that somebody has put there stays."""
+    with suppress(IsADirectoryError):
+        path.unlink(missing_ok=True)
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    """Return what tells a file from another, or from what it was before it was changed."""
+    with suppress(OSError):
+        status = path.lstat()
+        return (status.st_ino, status.st_size, status.st_mtime_ns)
+    return ()
 
 
 def _changed(path: Path) -> tuple[int, str]:
     try:
         return path.lstat().st_mtime_ns, path.name
+    except OSError:
+        return 0, path.name
+
+
+def _came(path: Path) -> tuple[int, str]:
+    try:
+        return path.lstat().st_ctime_ns, path.name
     except OSError:
         return 0, path.name

@@ -8,6 +8,7 @@ only where it is about to do one.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -64,6 +65,8 @@ class Queue:
         self._closed = False
         self._asked_at = 0.0
         self.ledger = Ledger(directory / "control-log.jsonl")
+        self.begun = threading.Event()
+        """Files that are put in from now on are this stage's."""
         self.inbox: SimpleQueue[Command | None] = SimpleQueue()
         """Commands for the training thread; None only wakes it."""
 
@@ -163,8 +166,11 @@ class Queue:
 
     def _begin(self) -> None:
         """Read what earlier sessions have left, and take the spool."""
-        self._attempt("the ledger", self.ledger.open)
-        self._own()
+        try:
+            self._attempt("the ledger", self.ledger.open)
+            self._own()
+        finally:
+            self.begun.set()
 
     def _own(self) -> None:
         self._asked_at = time.monotonic()
@@ -195,6 +201,8 @@ class Queue:
                 end = {**left, "status": status, "error": error, "finished": time.time()}
                 over.setdefault(str(left["id"]), end)
                 self._spool.put("done", over[str(left["id"])])
+                if is_hold(str(left["kind"])):
+                    self._note_hold(of_command(cast("CommandRecord", over[str(left["id"])])))
         self._over = cast("dict[str, CommandRecord]", dict(list(over.items())[-KEPT:])) | self._over
         for drop in self._spool.drops():
             self._take_drop(drop, is_late=True)

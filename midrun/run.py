@@ -390,6 +390,8 @@ class Run:
     # ---- the records
 
     def _write_run_record(self) -> None:
+        # Who finds the run by its record may drop a command at once.
+        self.queue.begun.wait(_STOP_PATIENCE)
         record = records.RunRecord(
             format=records.FORMAT,
             run_id=self.run_id,
@@ -401,6 +403,10 @@ class Run:
             session=self.session,
         )
         self._records.write("run.json", record)
+
+    def write_down(self) -> None:
+        """Have `last-state.json` written now."""
+        self.disk.put(self._write_last_state)
 
     def _write_last_state(self) -> None:
         self._records.write("last-state.json", self.root.last_state())

@@ -100,6 +100,7 @@ class SafePoints:
         holds.active = active = Active(command, self.place(point))
         run.refresh()
         run.queue.note_hold(active.record())
+        run.write_down()
         run.queue.tell({**entry_of(command.record, "held"), "place": active.place})
         try:
             self._stand(active, point)
@@ -110,6 +111,7 @@ class SafePoints:
             holds.active = None
             run.queue.tell({**entry_of(command.record, "released"), "place": active.place})
             run.refresh()
+            run.write_down()
         held = time.time() - active.since
         return {"held_s": held, "released_by": active.released_by, "joined_ids": active.joined_ids}
 

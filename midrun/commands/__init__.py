@@ -40,7 +40,6 @@ def _request(kind: Kind) -> type[Arguments]:
     members: dict[str, Any] = {
         "kind": (Literal[kind.name], Field(description=kind.doc)),
         "args": (kind.Arguments, args),
-        "execution": (Execution, Field(default_factory=Execution, description="When to run it.")),
         "id": (
             Annotated[str, Field(pattern=f"^{LEGAL_ID.pattern}$")],
             Field(
@@ -56,6 +55,8 @@ def _request(kind: Kind) -> type[Arguments]:
             Field(default_factory=_absent, description="Who asks, for the record."),
         ),
     }
+    if not kind.at_once:
+        members["execution"] = (Execution, Field(default_factory=Execution, description="When to run it."))
     title = "".join(word.capitalize() for word in kind.name.split("_"))
     return create_model(title, __base__=Arguments, **members)
 
@@ -75,6 +76,7 @@ ANY = Form("commands", "Send a command of any kind, to be run now or later.", An
 def command_of(request: Any, *, id_: str | None = None, via: str = "python") -> Command:  # noqa: ANN401 - a model made above
     """Return the command that a request asks for."""
     asked = request.root
-    given = asked.execution.when
-    when: When | None = given if given.model_fields_set else None
-    return Command(KINDS[asked.kind], asked.args, when, id_=asked.id or id_, source=asked.source or via, via=via)
+    kind = KINDS[asked.kind]
+    given: When | None = None if kind.at_once else asked.execution.when
+    when = given if given is not None and given.model_fields_set else None
+    return Command(kind, asked.args, when, id_=asked.id or id_, source=asked.source or via, via=via)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 import json
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from midrun.fs.control import LONGEST_WRITE, Form
 from midrun.fs.faults import Fault, Invalid, TooLarge
@@ -321,3 +321,43 @@ def test_what_a_form_takes_has_its_definitions_where_they_are_looked_for() -> No
     assert "$defs" not in takes["anyOf"][0]
     assert takes["anyOf"][1]["anyOf"][0] == {"$ref": "#/$defs/When"}
     assert "$defs" in Form("everything", "", Everything, bare="when").schema()
+
+
+class Walk(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["walk"]
+    args: Needy
+
+
+class Rest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["rest"]
+
+
+class Either(RootModel[Annotated[Walk | Rest, Field(discriminator="kind")]]):
+    """A choice of models."""
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        ('{"kind": "walk", "args": {"value": "x"}}', [(["body", "args", "value"], "float_type")]),
+        ('{"kind": "walk"}', [(["body", "args"], "missing")]),
+        ('{"kind": "rest", "args": {}}', [(["body", "args"], "extra_forbidden")]),
+        ('{"kind": "run"}', [(["body", "kind"], "union_tag_invalid")]),
+        ('{"kind": 5}', [(["body", "kind"], "union_tag_invalid")]),
+        ("{}", [(["body", "kind"], "missing")]),
+        ("[]", [(["body"], "dict_type")]),
+        ('{"kind"', [(["body"], "json_invalid")]),
+    ],
+)
+def test_a_mistake_in_a_choice_of_models_is_where_it_is_in_the_document(
+    text: str, errors: list[tuple[list[str], str]]
+) -> None:
+    form = Form("either", "Do either.", Either)
+    with pytest.raises(Invalid) as caught:
+        form.parse(text.encode())
+    assert caught.value.errors is not None
+    assert [(error["loc"], error["type"]) for error in caught.value.errors] == errors
+    if errors[0][1] == "union_tag_invalid":
+        assert "none of 'walk', 'rest'" in caught.value.message

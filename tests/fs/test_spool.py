@@ -399,7 +399,11 @@ def test_a_file_that_nobody_may_read_says_so(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as root:
         Path(root).chmod(0o777)
         outcome = subprocess.run(
-            [sys.executable, "-c", program, f"{root}/spool"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+            [sys.executable, "-c", program, f"{root}/spool"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     assert outcome.stdout == "'a.json' can't be read: Permission denied\na.error.json a.json\n", outcome
 

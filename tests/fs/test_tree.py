@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel, ConfigDict
 
+from midrun.fs.control import Form, Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, IsADirectory, NotADirectory, NotFound, ReadOnly
 from midrun.fs.later import Later
 from midrun.fs.names import escape
-from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
+from midrun.fs.tree import Control, Dir, Leaf, Link, Node, control, file
 from midrun.fs.verbs import Tree
 
 LONG = ["long/" * 60, "long/" * 61]
@@ -404,3 +405,60 @@ def test_a_slow_file_that_breaks_is_its_own_fault(root: Sub) -> None:
     aside.pop()()
     with pytest.raises(Fault, match="'slow' failed: ZeroDivisionError"):
         later.result()
+
+
+class Steered(Dir):
+    """A control file of a directory that is asked whether it takes something."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[float, Writer]] = []
+
+    def take(self, arguments: Value, writer: Writer) -> Later:
+        self.taken.append((arguments.value, writer))
+        return self.later
+
+    def admit(self, arguments: Value) -> None:
+        if arguments.value < 0:
+            raise Conflict("not below 0")
+
+    later = Later()
+    steer = Control(Form("steer", "Steer.", Value), take, admit, dict[str, int])
+
+
+def test_what_is_only_checked_is_held_against_what_the_run_admits_and_not_stored() -> None:
+    root = Steered()
+    tree = Tree(root)
+    assert tree.write("steer", b'{"value": 1}', check=True) is None
+    with pytest.raises(Conflict, match="not below 0"):
+        tree.write("steer", b'{"value": -1}', check=True)
+    assert root.taken == []
+
+
+def test_who_writes_is_told_to_who_is_written_to() -> None:
+    root = Steered()
+    writer = Writer("rest", "k-1")
+    Tree(root).write("steer", b'{"value": 1}', writer=writer)
+    root.steer(Value(value=2))
+    assert root.taken == [(1.0, writer), (2.0, Writer("python", None))]
+
+
+def test_what_a_write_gives_back_is_described() -> None:
+    described = Tree(Steered()).describe("steer")
+    assert described["gives"] == {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+def test_each_write_that_is_refused_is_told_also_one_that_is_refused_later() -> None:
+    told: list[tuple[str, bytes, str, str]] = []
+    root = Steered()
+    root.later = Later()  # type: ignore[misc]  # one for this test
+    tree = Tree(root, refused=lambda path, data, writer, fault: told.append((path, data, writer.face, fault.message)))
+    for path, data in (("steer", b'{"value": "x"}'), ("nowhere", b"1")):
+        with pytest.raises(Fault):
+            tree.write(path, data, writer=Writer("fuse"))
+    tree.write("steer", b'{"value": 3}', writer=Writer("rest"))
+    assert [(path, data, face) for path, data, face, _ in told] == [
+        ("steer", b'{"value": "x"}', "fuse"),
+        ("nowhere", b"1", "fuse"),
+    ]
+    root.later.fail(Conflict("too late"))
+    assert told[2] == ("steer", b'{"value": 3}', "rest", "too late")
