@@ -334,7 +334,7 @@ class Rest(BaseModel):
     kind: Literal["rest"]
 
 
-class Either(RootModel[Annotated[Walk | Rest, Field(discriminator="kind")]]):
+class WalkOrRest(RootModel[Annotated[Walk | Rest, Field(discriminator="kind")]]):
     """A choice of models."""
 
 
@@ -354,7 +354,7 @@ class Either(RootModel[Annotated[Walk | Rest, Field(discriminator="kind")]]):
 def test_a_mistake_in_a_choice_of_models_is_where_it_is_in_the_document(
     text: str, errors: list[tuple[list[str], str]]
 ) -> None:
-    form = Form("either", "Do either.", Either)
+    form = Form("either", "Do either.", WalkOrRest)
     with pytest.raises(Invalid) as caught:
         form.parse(text.encode())
     assert caught.value.errors is not None

@@ -450,7 +450,7 @@ def test_what_a_write_gives_back_is_described() -> None:
 def test_each_write_that_is_refused_is_told_also_one_that_is_refused_later() -> None:
     told: list[tuple[str, bytes, str, str]] = []
     root = Steered()
-    root.later = Later()  # type: ignore[misc]  # one for this test
+    root.later = Later()
     tree = Tree(root, refused=lambda path, data, writer, fault: told.append((path, data, writer.face, fault.message)))
     for path, data in (("steer", b'{"value": "x"}'), ("nowhere", b"1")):
         with pytest.raises(Fault):
