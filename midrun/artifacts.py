@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from midrun.command import Command
     from midrun.run import Run
 
+_LONGEST_LABEL = 120
+"""Bytes of a label in a file name."""
+
 
 class ArtifactRecord(TypedDict):
     """One file among the artifacts."""
@@ -92,23 +95,25 @@ class Store:
             write(str(aside))
             size = _sync(aside)
             aside.rename(path)
+            sync_directory(folder)
+            written = Written(
+                id=path.name,
+                path=str(path),
+                size=size,
+                label=label,
+                command=command.id,
+                control_revision=self._run.queue.ledger.revision,
+                global_step=place["global_step"],
+                epoch=place["epoch"],
+                time=time.time(),
+            )
+            index = folder / "index.json"
+            write_whole(index, render(index.name, {"artifacts": [written, *self.index(kind)["artifacts"]]}))
         except BaseException:
+            # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             _remove(aside)
+            _remove(path)
             raise
-        sync_directory(folder)
-        written = Written(
-            id=path.name,
-            path=str(path),
-            size=size,
-            label=label,
-            command=command.id,
-            control_revision=self._run.queue.ledger.revision,
-            global_step=place["global_step"],
-            epoch=place["epoch"],
-            time=time.time(),
-        )
-        index = folder / "index.json"
-        write_whole(index, render(index.name, {"artifacts": [written, *self.index(kind)["artifacts"]]}))
         return {"artifact": written}
 
     def index(self, kind: str) -> WrittenIndex:
@@ -163,8 +168,10 @@ def _files(directory: Path) -> list[ArtifactRecord]:
 
 
 def _tail(label: str | None) -> str:
-    cleaned = re.sub(r"[^\w.-]", "_", label or "").strip("._")[:60]
-    return f"-{cleaned}" if cleaned else ""
+    """Return what a label adds to a file name: its letters and digits, and no more than fits into one."""
+    cleaned = re.sub(r"[^\w.-]", "_", label or "").strip("._")
+    cut = cleaned.encode()[:_LONGEST_LABEL].decode(errors="ignore")
+    return f"-{cut}" if cut else ""
 
 
 def _unused(folder: Path, stem: str, suffix: str) -> Path:

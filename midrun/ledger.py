@@ -16,10 +16,13 @@ from typing import Any, Literal, TypedDict
 
 from midrun.changes import Change
 from midrun.command import ErrorRecord, Place
+from midrun.fs.disk import append_whole
 
 SHOWN = 100
 """The newest lines, which are kept in memory."""
 _TAIL = 4 << 20
+_OWED = 1000
+"""Lines that could not be written, and are still to be: the newest."""
 
 
 class Entry(TypedDict):
@@ -61,6 +64,7 @@ class Ledger:
         self._path = path
         self.revision = 0
         self._newest: deque[Entry] = deque(maxlen=SHOWN)
+        self._owed: deque[bytes] = deque(maxlen=_OWED)
 
     @property
     def log(self) -> ControlLog:
@@ -74,27 +78,33 @@ class Ledger:
             file.seek(max(0, size - _TAIL))
             tail = file.read()
             whole = tail[: tail.rfind(b"\n") + 1]
-            if len(whole) < len(tail):
-                file.truncate(size - len(tail) + len(whole))
-            for line in whole.splitlines()[-SHOWN:]:
-                with suppress(ValueError):
-                    entry = json.loads(line)
-                    if isinstance(entry, dict) and isinstance(entry.get("revision"), int):
-                        self._newest.append(entry)  # type: ignore[arg-type]  # as it was written
-        self.revision = self._newest[-1]["revision"] if self._newest else 0
+            rest = tail[len(whole) :]
+            if rest and _entry(rest) is not None:
+                file.write(b"\n")  # All of it is there but its end.
+                whole = tail
+            elif rest:
+                file.truncate(size - len(rest))
+            entries = [entry for line in whole.splitlines() if (entry := _entry(line)) is not None]
+            self._newest.extend(entries)
+        self.revision = max((entry["revision"] for entry in self._newest), default=0)
 
     def add(self, entry: Entry) -> None:
-        """Show a line, and write it so that it stays. Raises OSError, and it is shown all the same."""
+        """Show a line, and write it so that it stays.
+
+        Raises OSError, and it is shown all the same, and written before the next one.
+        """
         self.revision += 1
         entry = {**entry, "revision": self.revision}
         self._newest.append(entry)
-        line = f"{json.dumps(entry, ensure_ascii=False)}\n".encode(errors="backslashreplace")
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            start = os.fstat(fd).st_size
-            if os.write(fd, line) < len(line):
-                os.ftruncate(fd, start)
-                raise OSError(f"{self._path} took a part of a line only")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._owed.append(f"{json.dumps(entry, ensure_ascii=False)}\n".encode(errors="backslashreplace"))
+        append_whole(self._path, b"".join(self._owed))
+        self._owed.clear()
+
+
+def _entry(line: bytes) -> Entry | None:
+    """Return the line that was written, or None for what is none of ours."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) and type(entry.get("revision")) is int else None  # type: ignore[return-value]  # as it was written

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
-from midrun.fs.faults import FieldError, Invalid
+from midrun.fs.faults import FieldError, Invalid, message
 from midrun.model import attribute, bounded
 
 
@@ -30,11 +31,11 @@ def admitted(module: object, path: str, value: Any) -> Any:  # noqa: ANN401 - an
     if path not in paths:
         known = f"it declares {', '.join(paths)}" if paths else "it declares none in midrun_tunable_hparams"
         _refuse("name", f"{path!r} is not tunable in this model: {known}", "not_tunable")
-    try:
-        present = attribute(module, path)
-    except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
-        _refuse("name", f"{path!r} can't be read: {type(error).__name__}: {error}", "missing_attribute")
-    new = _as(present, value, path)
+    owner, name = _holder(module, path)
+    kept = getattr(type(owner), name, None)
+    if isinstance(kept, property) and kept.fset is None:
+        _refuse("name", f"{path!r} is a property without a setter: it can only be read", "read_only")
+    new = _as(_read(module, path), value, path)
     _check_limits(path, new, paths[path])
     return new
 
@@ -42,45 +43,74 @@ def admitted(module: object, path: str, value: Any) -> Any:  # noqa: ANN401 - an
 def set_tunable(module: object, path: str, value: Any) -> tuple[Any, Any]:  # noqa: ANN401 - any JSON value
     """Set the attribute at `path`, and return its old and its new value, as JSON values. Raises `Invalid`."""
     new = admitted(module, path, value)
-    owner_path, _, name = path.rpartition(".")
-    owner = attribute(module, owner_path) if owner_path else module
-    old = owner[name] if isinstance(owner, Mapping) and name in owner else getattr(owner, name)
+    owner, name = _holder(module, path)
+    old = _read(module, path)
     before = _shown(old)
-    if isinstance(old, torch.Tensor):
-        with torch.no_grad():
-            old.fill_(new)
-    elif isinstance(owner, dict) and name in owner:
-        owner[name] = new
-    else:
-        setattr(owner, name, new)
-    return before, _shown(attribute(module, path))
+    try:
+        if isinstance(old, torch.Tensor):
+            # By `data`, as a step done by hand may be between its forward and its backward pass, and autograd would
+            # end the run over a tensor that was changed meanwhile.
+            old.data.fill_(new)
+        elif isinstance(owner, MutableMapping) and name in owner:
+            owner[name] = new
+        else:
+            setattr(owner, name, new)
+    except Exception as error:  # noqa: BLE001 - a setter of the model's is anybody's code
+        _refuse("value", f"{path!r} can't be set: {type(error).__name__}: {message(error)}", "value_error")
+    return before, _shown(_read(module, path))
+
+
+def _holder(module: object, path: str) -> tuple[Any, str]:
+    """Return what has the attribute at `path`, and the attribute's name."""
+    above, _, name = path.rpartition(".")
+    return (_read(module, above) if above else module), name
+
+
+def _read(module: object, path: str) -> Any:  # noqa: ANN401 - a hyperparameter may be anything
+    try:
+        return attribute(module, path)
+    except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
+        _refuse("name", f"{path!r} can't be read: {type(error).__name__}: {message(error)}", "missing_attribute")
 
 
 def _as(present: Any, value: Any, path: str) -> Any:  # noqa: ANN401 - a hyperparameter may be anything
-    """Return `value` in the type of the present value."""
+    """Return `value` in the type of the present value, and so for each item."""
     if isinstance(present, torch.Tensor):
         return _as_scalar(present, value, path)
     if not _fits(present, value):
-        is_ = f"{path!r} is {_named(present)} ({bounded(present)!r})"
-        _refuse("value", f"{is_}, not {_named(value)}: {value!r:.100}", "type")
+        _refuse(
+            "value", f"{path!r} is {_named(present)}{_quoted(present)}, not {_named(value)}: {value!r:.100}", "type"
+        )
+    if isinstance(present, dict):
+        if present.keys() != value.keys():
+            _refuse("value", f"{path!r} has the members {', '.join(map(str, present))}: give all of them", "keys")
+        return {key: _as(old, value[key], path) for key, old in present.items()}
     if isinstance(present, list | tuple):
         if len(present) != len(value):
             _refuse("value", f"{path!r} has {len(present)} items, not {len(value)}", "length")
-        return type(present)(_as(old, new, path) for old, new in zip(present, value, strict=True))
-    if isinstance(present, Real) and not isinstance(present, bool):
-        if isinstance(value, float) and not math.isfinite(value):
-            _refuse("value", f"{path!r} takes a finite number", "finite_number")
-        try:
-            return type(present)(value)  # type: ignore[call-arg]  # a numpy scalar stays one
-        except OverflowError:
-            _refuse("value", f"{value!r:.100} is too large for {path!r}", "range")
-    return value
+        items = [_as(old, new, path) for old, new in zip(present, value, strict=True)]
+        return type(present)(*items) if hasattr(present, "_fields") else type(present)(items)
+    return _as_number(present, value, path) if isinstance(present, Real | np.bool_) else value
+
+
+def _as_number(present: Any, value: Any, path: str) -> Any:  # noqa: ANN401 - as above
+    """Return a number in the type of the present one: a numpy scalar stays one, a boolean too."""
+    if isinstance(value, float) and not math.isfinite(value):
+        _refuse("value", f"{path!r} takes a finite number", "finite_number")
+    try:
+        with np.errstate(over="ignore"):
+            new = type(present)(value)
+    except (OverflowError, ValueError, TypeError) as error:
+        _refuse("value", f"{path!r} can't be {value!r:.100}: {message(error)}", "range")
+    if isinstance(new, float | np.floating) and not math.isfinite(new):
+        _refuse("value", f"{value!r:.100} is too large for {path!r}", "range")
+    return new
 
 
 def _fits(present: object, value: object) -> bool:
     """Whether a JSON value has the type of the present value."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(present, bool):
+    if isinstance(present, bool | np.bool_):
         return isinstance(value, bool)
     if isinstance(present, Integral):
         return number and isinstance(value, int)
@@ -95,14 +125,20 @@ def _as_scalar(present: torch.Tensor, value: Any, path: str) -> Any:  # noqa: AN
             "name", f"{path!r} is a tensor of shape {tuple(present.shape)}: only a single number can be set", "type"
         )
     like: Any = False if present.dtype is torch.bool else 0.0 if present.is_floating_point() else 0
-    return _as(like, value, path)
+    new = _as(like, value, path)
+    try:
+        kept = torch.empty((), dtype=present.dtype).fill_(new)
+    except (RuntimeError, OverflowError):
+        kept = torch.tensor(math.inf)
+    if not bool(torch.isfinite(kept)):
+        _refuse("value", f"{value!r:.100} is too large for {path!r}, which is of {present.dtype}", "range")
+    return new
 
 
 def _check_limits(path: str, value: Any, limits: Mapping[str, Any]) -> None:  # noqa: ANN401 - as above
     low, high = limits.get("min"), limits.get("max")
-    values = value if isinstance(value, list | tuple) else [value]
-    for item in values:
-        if isinstance(item, Real) and ((low is not None and item < low) or (high is not None and item > high)):
+    for number in _numbers(value):
+        if (low is not None and number < low) or (high is not None and number > high):
             wanted = (
                 f"between {low} and {high}"
                 if None not in (low, high)
@@ -110,7 +146,16 @@ def _check_limits(path: str, value: Any, limits: Mapping[str, Any]) -> None:  # 
                 if high is None
                 else f"at most {high}"
             )
-            _refuse("value", f"{path!r} must be {wanted}: {item!r}", "range")
+            _refuse("value", f"{path!r} must be {wanted}: {number!r}", "range")
+
+
+def _numbers(value: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
+    """Iterate over the numbers in a value."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(item)
 
 
 def _shown(value: Any) -> Any:  # noqa: ANN401 - as above
@@ -118,9 +163,17 @@ def _shown(value: Any) -> Any:  # noqa: ANN401 - as above
     return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else bounded(value)
 
 
+def _quoted(value: object) -> str:
+    """Return a value in brackets, for a message; its text is anybody's code, and may fail."""
+    try:
+        return f" ({bounded(value)!r:.200})"
+    except Exception:  # noqa: BLE001 - as said
+        return ""
+
+
 def _named(value: object) -> str:
     return "null" if value is None else f"of type {type(value).__name__}"
 
 
-def _refuse(argument: str, message: str, kind: str) -> NoReturn:
-    raise Invalid(message, [FieldError(loc=["body", "args", argument], msg=message, type=kind)])
+def _refuse(argument: str, text: str, kind: str) -> NoReturn:
+    raise Invalid(text, [FieldError(loc=["body", "args", argument], msg=text, type=kind)])

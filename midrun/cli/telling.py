@@ -85,8 +85,10 @@ def shown(value: object) -> str:
     """Return a value of a record as a person writes it."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, str):
-        return one_line(value) if value and value.isprintable() and " " not in value else json.dumps(value)
+    if isinstance(value, str) and value and value.isprintable() and not set(value) & {" ", '"'}:
+        return value
+    if isinstance(value, Mapping) and value:
+        return f"({pairs(value)})"
     return one_line(json.dumps(value, ensure_ascii=False))
 
 

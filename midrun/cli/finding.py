@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from midrun.cli.telling import Trouble, one_line, span
 from midrun.fs import mounts
-from midrun.telling import Trouble, one_line, span
 
 DEEPEST = 8
 """How many folders down runs are searched for."""
@@ -32,6 +32,8 @@ _FORMAT = "midrun.run/"
 _MOUNTED = "procfs"
 _OWN = ("spool", "artifacts")
 """Directories of a run in which there are no runs."""
+_EMPTY = (mounts.KIND, "proc", "sysfs")
+"""Kinds of mounts in which there are no runs."""
 _SLACK = 60.0
 """Seconds that two clocks of one host may differ by."""
 _FLOCK = "hhqqi"
@@ -228,7 +230,7 @@ def below(top: str) -> tuple[list[Run], str]:
         raise Trouble(f"{top!r} is inside the mount {mounted}: name a folder outside", 2)
     with os.scandir(top):
         pass  # Who names a folder that can't be read is told so; of those below it the others matter.
-    avoided = {mount.mountpoint for mount in _mounts()}
+    avoided = {mount.mountpoint for mount in _mounts(*_EMPTY)}
     base = os.path.realpath(top)
     found: list[Run] = []
     left, looked = deque([("", 0)]), 0
@@ -260,15 +262,15 @@ def _by_start(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (_number(run.session.get("started")) or 0.0, run.directory))
 
 
-def _mounts() -> list[mounts.Mount]:
+def _mounts(*kinds: str) -> list[mounts.Mount]:
     with suppress(OSError, ValueError):
-        return [mount for mount in mounts.table() if mount.kind == mounts.KIND]
+        return [mount for mount in mounts.table() if mount.kind in kinds]
     return []
 
 
 def _mount_around(path: str) -> str | None:
     """Return the mount of midrun's that a path leads into, looking only at what lies outside of it."""
-    places = {mount.mountpoint for mount in _mounts()}
+    places = {mount.mountpoint for mount in _mounts(mounts.KIND)}
 
     def around(path: str) -> str | None:
         return next((place for place in places if path == place or path.startswith(f"{place}/")), None)

@@ -1,0 +1,247 @@
+"""The command line: `midrun`, which shows and steers runs from their directories alone.
+
+It needs no port and no mount, and neither torch nor pydantic: it works wherever the run's directory is seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from midrun import __version__
+from midrun.cli import finding, sending, showing, tailing, telling
+from midrun.cli.telling import Trouble, one_line, tell
+
+_DESCRIPTION = """\
+See and steer the runs of midrun, from their directories alone: on the machine that trains, or on any other that shares
+the disk with it."""
+_EPILOG = """\
+RUN is a run's directory, which has run.json in it. Without it the one live run in or below the current folder is meant;
+hidden folders are not searched.
+
+  midrun status                                      how the run stands
+  midrun send set_learning_rate value=5e-4           change the learning rate at the next optimizer step
+  midrun pause --wait --reason 'look at the batch'   hold the run, and return when it stands still
+  midrun continue                                    let it go on
+  midrun tail logs/version_3                         see what happens
+
+exit codes:
+  0    done
+  1    it did not work: the run is not live, or the command failed
+  2    written wrongly: no such run, several of them, or a command that the run refuses
+  124  --timeout was over
+  130  Ctrl-C"""
+_SEND = """\
+Send a command: a kind, and its arguments as name=value. Values are JSON where they read as JSON, else text. A JSON
+object may be sent instead, or - for one on standard input. When the run has taken the command, its id is printed."""
+_SEND_USAGE = """\
+midrun send [options] [RUN] KIND [name=value ...]
+       midrun send [options] [RUN] JSON
+       midrun send [options] [RUN] -"""
+_SEND_EPILOG = """\
+The first word is RUN if it is a path (it has a slash, or is a dot), or a run's directory.
+
+  midrun send checkpoint
+  midrun send set_hparam name=hparams.l2 value=0.01 --at train_epoch_end
+  midrun send logs/version_3 stop --epoch 10
+  midrun send '{"kind": "set_learning_rate", "args": {"value": 5e-4}}'
+  midrun send set_hparam name=hparams.label 'value="7"'     text that reads as a number
+
+A kind or an argument that there is not is refused, and the run says what it takes. The files of procfs/control/ in its
+directory, and /docs at its address, describe each kind."""
+_POINTS = "before_optimizer_step, train_batch_end, train_epoch_end, validation_epoch_end or fit_end"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, and return the exit code."""
+    telling.prepare()
+    try:
+        return _run(_parsed(argv))
+    except finding.Several as several:
+        if several.runs and sys.stderr is not None:
+            sys.stderr.write("\n".join([*showing.table(several.runs), ""]))
+        tell(str(several))
+        return several.code
+    except Trouble as trouble:
+        tell(str(trouble))
+        return trouble.code
+    except KeyboardInterrupt:
+        return sending.INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        tell(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
+        return 1
+    finally:
+        _flush()
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "ls":
+        runs, note = finding.below(options.dir)
+        return showing.listed(runs, options.dir, note, as_json=options.json)
+    if options.command == "send":
+        return _send(options, options.words)
+    run = finding.chosen(options.run)
+    if options.command == "status":
+        return showing.status(run, as_json=options.json)
+    if options.command == "tail":
+        return tailing.tail(run, options.lines, follows=options.follow)
+    args = {} if getattr(options, "reason", None) is None else {"reason": options.reason}
+    return _deliver(options, run, {"kind": options.command, "args": args})
+
+
+def _send(options: argparse.Namespace, words: list[str]) -> int:
+    first = words[0]
+    names_run = not first.lstrip().startswith("{") and (
+        "/" in first or first in {".", ".."} or (first != "-" and finding.is_run(first))
+    )
+    if names_run and not words[1:]:
+        raise Trouble(f"what is to be sent to {first!r}? Give a kind, as in: midrun send {first} checkpoint", 2)
+    command = sending.from_words(words[1:] if names_run else words)
+    return _deliver(options, finding.chosen(first if names_run else None), command)
+
+
+def _deliver(options: argparse.Namespace, run: finding.Run, command: dict[str, Any]) -> int:
+    given = (("safe_point", options.at), ("epoch", options.epoch), ("global_step", options.step))
+    when = {name: value for name, value in given if value is not None}
+    how = sending.How(options.wait, options.timeout, options.json, options.next)
+    return sending.send(run, command, when, options.id, how)
+
+
+def _flush() -> None:
+    """Print what is left, so that Python has nothing to complain of when it ends."""
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            telling.mute()
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
+# ---- what may be written
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line."""
+
+    def __init__(self, **more: Any) -> None:  # noqa: ANN401 - as argparse takes it
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **more)
+
+    def error(self, message: str) -> NoReturn:
+        """Complain, and end."""
+        self.exit(2, f"{self.prog}: {one_line(message)}; {self.prog} --help tells what can be written\n")
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    options, more = parser.parse_known_args(argv)
+    # argparse takes no words after an option once it has some.
+    words = [word for word in more if word == "-" or not word.startswith("-")]
+    if more and (options.command != "send" or words != more):
+        parser.error(f"what is {next((word for word in more if word not in words), more[0])!r}?")
+    if options.command == "send":
+        options.words += words
+    return options
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="midrun", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"midrun {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    def command(name: str, does: str, more: str = "") -> Any:  # noqa: ANN401 - argparse's class is this one only at run time
+        text = f"{does[0].upper()}{does[1:]}.{more}"
+        return commands.add_parser(name, help=does, description=text)
+
+    status = command("status", "show how a run stands")
+    _add_run(status)
+    _add_json(status, "all that is known of it, for programs")
+    ls = command("ls", "list the runs in and below a folder", _LS)
+    ls.add_argument("dir", nargs="?", default=".", metavar="DIR", help="the folder (default: the current one)")
+    _add_json(ls, "all that is known of them, for programs")
+    _add_send(commands)
+    pause = command("pause", "hold a run before its next optimizer step", " With --wait, return when it stands still.")
+    _add_run(pause)
+    pause.add_argument("--reason", metavar="TEXT", help="why, for the record")
+    go_on = command("continue", "let a held run go on, and cancel a pause that has not begun")
+    _add_run(go_on)
+    stop = command("stop", "stop a run's training cleanly", " The batch is finished, and Lightning ends as at any end.")
+    _add_run(stop)
+    for parser_ in (pause, go_on, stop):
+        _add_sending(parser_, is_timed=parser_ is not go_on)
+    tail = command("tail", "show a run's log and what is done to it, as it happens", " Ctrl-C ends it.")
+    _add_run(tail)
+    tail.add_argument("-n", "--lines", type=_count, default=10, metavar="N", help="begin with the last N lines (10)")
+    tail.add_argument("--no-follow", dest="follow", action="store_false", help="end after those")
+    return parser
+
+
+_LS = """ Each line says whether it is live, ended (as it should) or
+gone (without a word), its step, when it began, its directory and its address. The step may be 30 seconds old."""
+
+
+def _add_send(commands: Any) -> None:  # noqa: ANN401 - argparse's own class
+    send = commands.add_parser(
+        "send",
+        help="send a run a command",
+        usage=_SEND_USAGE,
+        description=_SEND,
+        epilog=_SEND_EPILOG,
+    )
+    send.add_argument("words", nargs="+", metavar="KIND", help="what is to be done, as above")
+    _add_sending(send, is_timed=True)
+
+
+def _add_run(parser: _Parser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run's directory (default: the one live run here)")
+
+
+def _add_json(parser: Any, what: str) -> None:  # noqa: ANN401 - a parser, or a group of one
+    parser.add_argument("--json", action="store_true", help=f"print {what}")
+
+
+def _add_sending(parser: _Parser, *, is_timed: bool) -> None:
+    waiting = parser.add_argument_group("how to send it")
+    waiting.add_argument("--wait", action="store_true", help="wait for the outcome, print it, and exit by it")
+    waiting.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="S",
+        help=f"give up waiting after S seconds. A command that the run has not taken by then, or in "
+        f"{sending.TAKEN_HERE:g} s ({sending.TAKEN_ELSEWHERE:g} s on another host), is withdrawn",
+    )
+    waiting.add_argument("--next", action="store_true", help="if the run is not live, leave it for its next session")
+    waiting.add_argument("--id", metavar="ID", help="the command's id (default: a new one)")
+    _add_json(waiting, "the command's whole record")
+    if not is_timed:
+        parser.set_defaults(at=None, epoch=None, step=None)
+        return
+    due = parser.add_argument_group("when it is done", "At the next point where it is safe, unless told otherwise.")
+    due.add_argument("--at", metavar="SAFE_POINT", help=f"only there: {_POINTS}")
+    begin = due.add_mutually_exclusive_group()
+    begin.add_argument("--epoch", type=_count, metavar="N", help="not before this epoch, counted from 0")
+    begin.add_argument("--step", type=_count, metavar="N", help="not before so many optimizer steps")
+
+
+def _count(text: str) -> int:
+    count = int(text) if text.isascii() and text.isdigit() else -1
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return count
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
