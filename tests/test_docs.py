@@ -33,3 +33,9 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())]
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_script_in_the_page_on_the_spool_is_the_example() -> None:
+    script = (ROOT / "examples/lower_on_plateau.sh").read_text()
+    assert f"```sh\n{script}```" in (ROOT / "docs/spool.md").read_text()
+    assert len(script.splitlines()) == 15

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from midrun.commands import KINDS
 from tests.e2e.conftest import Report, Start
 from tests.e2e.machine import wait_for
-from tests.e2e.runs import Run
+from tests.e2e.runs import REPOSITORY, Run
 from tests.e2e.ways import WAYS, Outcome, outcome_of
 
 pytestmark = pytest.mark.mount
@@ -304,3 +306,28 @@ def test_a_command_is_executed_at_the_next_safe_point(
     for what, seconds in (("POST", posted), ("a dropped file", dropped)):
         report(f"seconds from {what} to its result, median", sorted(seconds)[len(seconds) // 2])
         report(f"seconds from {what} to its result, 95 %", sorted(seconds)[int(len(seconds) * 0.95)])
+
+
+def rate_of(run: Run) -> float:
+    return float(run.shown("state/optimizers.json")["optimizers"][0]["groups"][0]["lr"])
+
+
+def test_the_example_script_lowers_the_learning_rate_of_a_run_on_a_plateau(start: Start) -> None:
+    run = start(until=True, step_s=0.005, metrics={"flat/loss": 1.0}).live()
+    wait_for(lambda: run.get("/files/state/metrics/flat%252Floss")[0] == 200, "there is a metric")
+    script = subprocess.Popen(
+        [REPOSITORY / "examples/lower_on_plateau.sh", run.directory, "flat/loss", "3"],
+        env={**os.environ, "EVERY": "0.02"},
+        stderr=subprocess.PIPE,
+    )
+    try:
+        wait_for(lambda: rate_of(run) <= 0.0025, "the learning rate is a quarter of what it was, or less")
+        entries = run.shown("state/control-log.json")["entries"]
+        assert {(entry["kind"], entry["source"], entry["via"]) for entry in entries} == {
+            ("set_learning_rate", "script", "spool")
+        }
+    finally:
+        run.enough()
+        assert run.ended() == 0, run.told()
+        script.communicate(timeout=20)  # It ends where there is nothing to read any more.
+    assert run.left() == []

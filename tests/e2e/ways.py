@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.e2e.machine import sh, wait_for
-from tests.e2e.runs import REPOSITORY, Run
+from tests.e2e.runs import Run
 
 _numbers = itertools.count()
 _VOLATILE = {"id", "source", "via", "submitted", "started", "finished", "artifact", "held_s", "released", "released_by"}
@@ -123,4 +123,3 @@ WAYS: Mapping[str, Callable[[Run, str, Any], Outcome]] = {
     "a dropped file": by_spool,
     "the command line": by_command_line,
 }
-assert REPOSITORY
