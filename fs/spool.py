@@ -219,9 +219,7 @@ class Spool:
         if self._owed:
             with suppress(OSError):
                 self._pay()
-        found = self._found()
-        self._seen = {name: self._seen[name] for name in found if name in self._seen}
-        for name, status in found.items():
+        for name, status in self._found():
             now, mark = time.monotonic(), (status.st_ino, status.st_size, status.st_mtime_ns)
             seen = self._seen.get(name)
             if seen is None or seen.mark != mark:
@@ -242,19 +240,28 @@ class Spool:
         """Put a file into `rejected/`, with the reason beside it."""
         self._reject(self.directory / "new" / drop.name, reason)
 
-    def _found(self) -> dict[str, os.stat_result]:
+    def _found(self) -> list[tuple[str, os.stat_result]]:
         """Return what is in `new/`, in the order in which it came there: a rename changes no other time than ctime."""
-        found = []
+        found = self._scan()
+        self._seen = {name: self._seen[name] for name in found if name in self._seen}
+        if found.keys() - self._seen.keys():
+            # A file that comes during a look may be missed by it, and the next one seen. A second look misses nothing
+            # that came before what the first has seen; what came later is for another time.
+            last = max(status.st_ctime_ns for status in found.values())
+            found = {name: status for name, status in self._scan().items() if status.st_ctime_ns <= last}
+        return sorted(found.items(), key=_arrival)
+
+    def _scan(self) -> dict[str, os.stat_result]:
+        found = {}
         try:
             with os.scandir(self.directory / "new") as entries:
                 for entry in entries:
                     if not entry.name.startswith("."):
                         with suppress(OSError):  # It has just been taken away.
-                            found.append((entry.name, entry.stat(follow_symlinks=False)))
+                            found[entry.name] = entry.stat(follow_symlinks=False)
         except FileNotFoundError:  # Somebody has tidied up.
             self._make()
-        # Where the clock of a file system is coarse, files made one after the other have one time, and rising inodes.
-        return dict(sorted(found, key=lambda item: (item[1].st_ctime_ns, item[1].st_ino, item[0])))
+        return found
 
     def _drop(self, name: str, status: os.stat_result, *, settled: bool) -> Drop:
         data, problem = b"", None
@@ -400,6 +407,16 @@ def _changed(path: Path) -> tuple[int, str]:
         return path.lstat().st_mtime_ns, path.name
     except OSError:
         return 0, path.name
+
+
+def _arrival(item: tuple[str, os.stat_result]) -> tuple[int, int, int, str]:
+    """Return what sorts files by when they came.
+
+    A file system's clock has ticks of some milliseconds: of those of one tick, the one written first has most likely
+    come first, and has most likely the lower inode.
+    """
+    name, status = item
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino, name
 
 
 def _came(path: Path) -> tuple[int, str]:

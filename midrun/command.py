@@ -94,6 +94,10 @@ class Command:
             error=None,
             durable=True,
         )
+        self.released_by: str | None = None
+        """Who has let it go, if it is a hold."""
+        self.is_over = False
+        """Whether that has come to the training thread."""
         self.claim: Any = None
         """Where the training thread is told that the spool knows that it is being done."""
         self._untaken = [True]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from midrun.command import Command, CommandRecord, ErrorRecord, Place
 
@@ -31,19 +31,13 @@ class HoldRecord(TypedDict):
 
 
 class Active:
-    """The hold that is active. Any thread may let it go."""
+    """The hold that is active."""
 
     def __init__(self, command: Command, place: Place) -> None:
         self.command = command
         self.place = place
         self.since = time.time()
         self.joined_ids: list[str] = []
-        self.released_by: str | None = None
-
-    @property
-    def is_released(self) -> bool:
-        """Whether somebody has let it go."""
-        return self.released_by is not None
 
     def record(self) -> HoldRecord:
         """Return it as everybody sees it."""
@@ -52,9 +46,15 @@ class Active:
             "status": "active",
             "place": self.place,
             "since": self.since,
-            "released_by": self.released_by,
+            "released_by": self.command.released_by,
             "joined_ids": [*self.joined_ids],
         }
+
+
+class LetGo(NamedTuple):
+    """Tells the training thread, in the order of what it is told, that a hold is over."""
+
+    command: Command
 
 
 class Holds:
@@ -77,18 +77,27 @@ class Holds:
         return [command for command in self._run.queue.queued() if is_hold(command.record["kind"])]
 
     def release(self, by: str) -> str | None:
-        """Let the active hold go, and return its id; None where none is active."""
-        active = self.active
-        if active is None or active.released_by is not None:
+        """Let the hold go that stands, or that is just beginning to, and return its id; None where there is none.
+
+        It ends when training has come to this in the inbox: what was sent before is done before.
+        """
+        standing = self._standing()
+        if standing is None:
             return None
-        active.released_by = by
-        self._run.queue.wake()
-        return active.command.id
+        standing.released_by = by
+        self._run.queue.inbox.put(LetGo(standing))
+        return standing.id
 
     def names(self, id_: str) -> bool:
-        """Whether an id is the active hold's, or one's that has joined it."""
+        """Whether an id is that of the hold that stands, or of one that has joined it."""
+        active, standing = self.active, self._standing()
+        return standing is not None and id_ in {standing.id, *(active.joined_ids if active is not None else ())}
+
+    def _standing(self) -> Command | None:
+        """Return the hold that stands, or that training has just taken up, unless somebody has let it go."""
         active = self.active
-        return active is not None and active.released_by is None and id_ in {active.command.id, *active.joined_ids}
+        standing = self._run.queue.held() if active is None else active.command
+        return standing if standing is not None and standing.released_by is None else None
 
     def cancel(self, commands: list[Command], by: str) -> list[str]:
         """Cancel pending holds, and return the ids of those that were."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -98,6 +99,9 @@ class Loop(Protocol):
     def stop(self) -> None:
         """Have the loop end cleanly, soon."""
 
+    def close(self) -> None:
+        """Give the loop back as it came."""
+
     def save_checkpoint(self, path: str) -> None:
         """Write a checkpoint."""
 
@@ -129,6 +133,8 @@ class LightningLoop:
         fits = trainer.state.fn == "fit"
         self._results: dict[str, Any] = epoch_loop._results if fits else {}  # noqa: SLF001 - as above
         self._named: list[tuple[dict[str, Any], tuple[str, ...]]] = []
+        self._least: tuple[Any, Any] | None = None
+        """The least numbers of epochs and steps, once the loop was stopped before."""
         self.halts = False
         """Whether the end of this batch is the end of the stage."""
 
@@ -208,15 +214,28 @@ class LightningLoop:
 
     def stop(self) -> None:
         """Have the loop end cleanly, soon."""
+        fit_loop = self._trainer.fit_loop
+        self._least = self._least or (fit_loop.min_epochs, fit_loop.epoch_loop.min_steps)
         self._trainer.should_stop = True
         # Else it would go on until these are reached: who asks a run to stop means now.
-        self._trainer.fit_loop.min_epochs = 0
-        self._trainer.fit_loop.epoch_loop.min_steps = None
+        fit_loop.min_epochs, fit_loop.epoch_loop.min_steps = 0, None
         self.halts = not self.fits
 
+    def close(self) -> None:
+        """Give the Trainer back what stopping it took."""
+        if self._least is not None:
+            self._trainer.fit_loop.min_epochs, self._trainer.fit_loop.epoch_loop.min_steps = self._least
+
     def save_checkpoint(self, path: str) -> None:
-        """Write a checkpoint, as `trainer.save_checkpoint` does."""
-        self._trainer.save_checkpoint(path)
+        """Write a checkpoint, as `trainer.save_checkpoint` does; it is whole when this returns."""
+        plugin = inner = self._strategy.checkpoint_io
+        while isinstance(inner, AsyncCheckpointIO):
+            inner = inner.checkpoint_io
+        self._strategy.checkpoint_io = inner
+        try:
+            self._trainer.save_checkpoint(path)
+        finally:
+            self._strategy.checkpoint_io = plugin
 
     def refuses_clip(self, value: float | None) -> str | None:
         """Return why gradient clipping can't be set to `value`, or None.

@@ -23,7 +23,7 @@ from midrun.fs.control import Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
 from midrun.fs.spool import KEPT, LEGAL_ID, Drop, Spool, Taken
-from midrun.hold import HoldRecord, is_hold, of_command
+from midrun.hold import HoldRecord, LetGo, is_hold, of_command
 from midrun.ledger import Entry, Ledger
 from midrun.worker import Worker
 
@@ -67,8 +67,8 @@ class Queue:
         self.ledger = Ledger(directory / "control-log.jsonl")
         self.begun = threading.Event()
         """Files that are put in from now on are this stage's."""
-        self.inbox: SimpleQueue[Command | None] = SimpleQueue()
-        """Commands for the training thread; None only wakes it."""
+        self.inbox: SimpleQueue[Command | LetGo] = SimpleQueue()
+        """What the training thread is told: commands, and that a hold is over."""
 
     # ---- any thread
 
@@ -93,15 +93,16 @@ class Queue:
         """Return the commands that wait."""
         return [command for command in list(self._open.values()) if command.status == "queued"]
 
+    def held(self) -> Command | None:
+        """Return the hold that training has taken up, or None."""
+        executing = (command for command in list(self._open.values()) if command.status == "executing")
+        return next((command for command in executing if is_hold(command.record["kind"])), None)
+
     def submit(self, command: Command) -> Later:
         """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""
         later = Later()
         self._worker.put(partial(self._submitted, command, later))
         return later
-
-    def wake(self) -> None:
-        """Have a held run look up."""
-        self.inbox.put(None)
 
     # ---- the run's life
 

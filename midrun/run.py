@@ -165,6 +165,7 @@ class Run:
         steps: list[Callable[[], object]] = [
             lambda: self.publish(self.sample.batch),
             lambda: self.queue.stop(_STOP_PATIENCE),
+            self.loop.close,
             *(face.stop for face in faces),
             *(partial(face.join, deadline) for face in faces),
             lambda: self.disk.put(self._write_last_state),

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import time
 import traceback
+from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING
 
 from midrun.command import Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION
 from midrun.fs.faults import Fault, message
-from midrun.hold import Active, is_hold
+from midrun.hold import Active, LetGo, is_hold
 from midrun.queue import entry_of
 
 if TYPE_CHECKING:
     from midrun.run import Run
 
 STEP = "before_optimizer_step"
+_MANY = 32
+"""Training batches without an announced optimizer step after which none is waited for: a model may make its own."""
 _LOOK = 0.1
 """Seconds between two looks of a held run at what may end the hold and tells nobody: a signal."""
 
@@ -42,10 +45,9 @@ class SafePoints:
         self._soonest: dict[str, tuple[float, float]] = {}
         """For each safe point, the step and the epoch from which one of those may be due."""
         self._step: int | None = None
-        self._stepped = False
-        """An optimizer step has been announced in this fit."""
+        self._unannounced = _MANY
+        """Training batches since an optimizer step was announced."""
         self._at: str | None = None
-        self._broken_off = False
 
     # ---- what training tells
 
@@ -53,12 +55,13 @@ class SafePoints:
         """Reach an optimizer step. One that evaluates its closure again is the same step."""
         step = self._loop.step
         if step != self._step:
-            self._step, self._stepped = step, True
+            self._step, self._unannounced = step, 0
             if self._waiting or self._inbox.qsize():
                 self.reach(STEP)
 
     def reach_batch_end(self) -> None:
         """Reach the end of a batch, of training or of another stage."""
+        self._unannounced += 1
         if self._waiting or self._inbox.qsize():
             stage = self._loop.stage
             if stage == "train":
@@ -103,9 +106,9 @@ class SafePoints:
         run.write_down()
         run.queue.tell({**entry_of(command.record, "held"), "place": active.place})
         try:
-            self._stand(active, point)
+            self._stand(command, point)
         except BaseException as error:
-            active.released_by = type(error).__name__
+            command.released_by = type(error).__name__
             raise
         finally:
             holds.active = None
@@ -113,25 +116,20 @@ class SafePoints:
             run.refresh()
             run.write_down()
         held = time.time() - active.since
-        return {"held_s": held, "released_by": active.released_by, "joined_ids": active.joined_ids}
+        return {"held_s": held, "released_by": command.released_by, "joined_ids": active.joined_ids}
 
-    def _stand(self, active: Active, point: str) -> None:
+    def _stand(self, hold: Command, point: str) -> None:
         while True:
             for command in list(self._waiting):
-                if active.is_released:
-                    return
                 if self._runs_while_held(command, point):
                     self._run_one(command, point)
-            if active.is_released:
+            if hold.is_over:
                 return
             if self._loop.is_told_to_end:
-                active.released_by = "SIGTERM"
+                hold.released_by = "SIGTERM"
                 return
-            try:
+            with suppress(Empty):
                 self._keep(self._inbox.get(timeout=_LOOK))
-            except Empty:
-                continue
-            self._drain()
 
     def runs_now(self, command: Command) -> bool:
         """Whether a command runs while the active hold lasts. Any thread may ask."""
@@ -153,7 +151,7 @@ class SafePoints:
             not command.is_scheduled
             and STEP in command.points
             and point in {"train_batch_end", "train_epoch_end"}
-            and not self._stepped
+            and self._unannounced > _MANY
             and not self._loop.announces_steps
         )
 
@@ -191,15 +189,15 @@ class SafePoints:
     # ---- what waits
 
     def _drain(self) -> None:
-        while True:
-            try:
+        with suppress(Empty):
+            while True:
                 self._keep(self._inbox.get_nowait())
-            except Empty:
-                return
 
-    def _keep(self, command: Command | None) -> None:
-        if command is not None:
-            self._waiting.append(command)
+    def _keep(self, told: Command | LetGo) -> None:
+        if isinstance(told, LetGo):
+            told.command.is_over = True
+        else:
+            self._waiting.append(told)
             self._sum_up()
 
     def _drop(self, command: Command) -> None:

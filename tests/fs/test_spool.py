@@ -75,8 +75,16 @@ def drop_in(spool: Spool, name: str, data: bytes = b'{"kind": "stop"}') -> Path:
     return aside.rename(spool.directory / "new" / name)
 
 
+def tick() -> None:
+    """Wait until the clock of the file systems has gone on: what comes in one tick has no certain order."""
+    coarse = 5  # CLOCK_REALTIME_COARSE
+    before = time.clock_gettime_ns(coarse)
+    while time.clock_gettime_ns(coarse) == before:
+        time.sleep(0.0005)
+
+
 def listing(spool: Spool, state: str) -> list[str]:
-    return sorted(os.listdir(spool.directory / state))
+    return sorted(path.name for path in (spool.directory / state).iterdir())
 
 
 def where(spool: Spool, id_: str) -> list[str]:
@@ -124,8 +132,10 @@ def test_a_record_is_on_the_disk_under_its_name_before_put_returns(tmp_path: Pat
     )
     trace = tmp_path / "trace"
     subprocess.run(
-        ["strace", "-y", "-o", trace, "-e", "trace=write,fsync,fdatasync,rename,renameat,unlink"]
-        + [sys.executable, "-c", program, tmp_path / "spool"],
+        [
+            *("strace", "-y", "-o", trace, "-e", "trace=write,fsync,fdatasync,rename,renameat,unlink"),
+            *(sys.executable, "-c", program, tmp_path / "spool"),
+        ],
         check=True,
         cwd=REPOSITORY,
     )
@@ -282,15 +292,16 @@ def test_a_file_that_can_not_be_replaced_leaves_nothing_beside_it(tmp_path: Path
     (tmp_path / "file").mkdir()
     with pytest.raises(OSError, match="directory"):
         write_whole(tmp_path / "file", b"new")
-    assert os.listdir(tmp_path) == ["file"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 # ---- what is put in
 
 
 def test_files_come_in_the_order_in_which_they_came_to_be_there(spool: Spool) -> None:
-    names = [f"{number * 7919 % 3000}.json" for number in range(3000)]
+    names = [f"{number * 7919 % 300}.json" for number in range(300)]
     for name in names:
+        tick()
         drop_in(spool, name)
     assert [drop.name for drop in spool.drops()] == names
 
@@ -427,6 +438,37 @@ def test_a_file_that_is_gone_before_it_is_read_stops_nothing(spool: Spool) -> No
         ("b.json", "'b.json' can't be read: No such file or directory"),
         ("c.json", None),
     ]
+
+
+# Puts files in for a while, one with each tick of the file systems' clock.
+HURRY = """
+import os, sys, time
+new, end = sys.argv[1], time.monotonic() + 2
+number = 0
+while time.monotonic() < end:
+    before = time.clock_gettime_ns(5)
+    while time.clock_gettime_ns(5) == before:
+        pass
+    open(f"{new}/.aside", "w").close()
+    os.rename(f"{new}/.aside", f"{new}/{number * 7919 % 100003}-{number}.json")
+    number += 1
+print(number)
+"""
+
+
+def test_files_that_come_during_a_look_come_in_order_too(spool: Spool) -> None:
+    for number in range(5000):  # A look takes a while.
+        (spool.directory / f"new/.{number}").touch()
+    seen: list[int] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", HURRY, spool.directory / "new"], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        while writer.poll() is None:
+            seen += [int(drop.id.partition("-")[2]) for drop in spool.drops() if not drop.settled]
+        assert writer.stdout is not None
+        count = int(writer.stdout.read())
+    seen += [int(drop.id.partition("-")[2]) for drop in spool.drops() if not drop.settled]
+    assert seen == list(range(count))
 
 
 # ---- what is rejected
