@@ -119,6 +119,7 @@ class Spool:
         """Make the directories and become the owner. Raises `Taken` when another process is."""
         self._make()
         self._own()
+        self._seen = {}
         try:
             self._read_in()
         except BaseException:

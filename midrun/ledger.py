@@ -88,6 +88,13 @@ class Ledger:
             self._newest.extend(entries)
         self.revision = max((entry["revision"] for entry in self._newest), default=0)
 
+    def last(self, id_: str) -> Entry | None:
+        """Return what the newest lines say came of a command, or None."""
+        ends = {"done", "failed"}
+        newest = list(self._newest)[::-1]
+        # Others may have put lines there that have less in them.
+        return next((line for line in newest if line.get("id") == id_ and line.get("event") in ends), None)
+
     def add(self, entry: Entry) -> None:
         """Show a line, and write it so that it stays.
 

@@ -229,7 +229,7 @@ class LightningLoop:
     def save_checkpoint(self, path: str) -> None:
         """Write a checkpoint, as `trainer.save_checkpoint` does; it is whole when this returns."""
         plugin = inner = self._strategy.checkpoint_io
-        while isinstance(inner, AsyncCheckpointIO):
+        while isinstance(inner, AsyncCheckpointIO) and inner.checkpoint_io is not None:
             inner = inner.checkpoint_io
         self._strategy.checkpoint_io = inner
         try:

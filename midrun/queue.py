@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -63,6 +62,8 @@ class Queue:
         self._open: dict[str, Command] = {}
         self._over: dict[str, CommandRecord] = {}
         self._closed = False
+        self._is_blind = False
+        """New files could not be looked for the last time."""
         self._asked_at = 0.0
         self.ledger = Ledger(directory / "control-log.jsonl")
         self.begun = threading.Event()
@@ -180,45 +181,68 @@ class Queue:
             self._spool.open()
             self._owns = True
             self._recover()
-        except Taken as error:
-            service.fail(f"{self._spool.directory} takes no files: {error.strerror}; end the other run")
         except OSError as error:
-            service.fail(f"{self._spool.directory} can't be used: {error}")
+            self._owns = False
+            self._spool.close()
+            is_taken = isinstance(error, Taken)
+            why = f"takes no files: {error.strerror}; end the other run" if is_taken else f"can't be used: {error}"
+            service.fail(f"{self._spool.directory} {why}")
         else:
             service.run()
 
     def _recover(self) -> None:
         """Say what became of commands that an earlier session left, and which of the files in `new/` come too late."""
-        over = {str(record["id"]): record for record in self._spool.left("done")}
-        ends = {
-            "executing": (
-                "failed",
-                _error("interrupted", "outcome unknown: the process ended while it was being done"),
-            ),
-            "queued": ("expired", _error("expired", "the process ended before it was due")),
-        }
-        for state, (status, error) in ends.items():
-            for left in self._spool.left(state):
-                end = {**left, "status": status, "error": error, "finished": time.time()}
-                over.setdefault(str(left["id"]), end)
-                self._spool.put("done", over[str(left["id"])])
-                if is_hold(str(left["kind"])):
-                    self._note_hold(of_command(cast("CommandRecord", over[str(left["id"])])))
-        self._over = cast("dict[str, CommandRecord]", dict(list(over.items())[-KEPT:])) | self._over
+        over = {record["id"]: record for record in self._left("done")}
+        for state, outcome in (("executing", self._interrupted), ("queued", _undone)):
+            for left in self._left(state):
+                end = over.setdefault(left["id"], outcome(left))
+                self._spool.put("done", end)
+                if is_hold(end["kind"]):
+                    self._note_hold(of_command(end))
+        self._over = dict(list(over.items())[-KEPT:]) | self._over
         for drop in self._spool.drops():
             self._take_drop(drop, is_late=True)
 
+    def _left(self, state: str) -> list[CommandRecord]:
+        """Return the records that a state's directory holds; those that others have put there are left alone."""
+        return [cast("CommandRecord", record) for record in self._spool.left(state) if _is_record(record)]
+
+    def _interrupted(self, left: CommandRecord) -> CommandRecord:
+        """Return the end of a command that the process's end found being done: the ledger may know of it."""
+        line = self.ledger.last(left["id"])
+        if line is not None:
+            status: Status = "succeeded" if line["event"] == "done" else "failed"
+            return {**left, "status": status, "error": line["error"], "place": line["place"], "finished": line["time"]}
+        unknown = _error("interrupted", "outcome unknown: the process ended while it was being done")
+        end: CommandRecord = {**left, "status": "failed", "error": unknown, "finished": time.time()}
+        self._tell(entry_of(end, "failed"))
+        return end
+
     def _look(self) -> None:
-        """Take in what was put into `new/`."""
+        """Take in what was put into `new/`, as long as nobody waits for this thread."""
         if self._closed:
             return
         if not self._owns:
             if time.monotonic() - self._asked_at > _RETRY:
                 self._own()
             return
-        with suppress(OSError):  # It is looked at again in a moment, and what can't be written tells of itself.
-            for drop in self._spool.drops():
+        service = self._run.services["spool"]
+        try:
+            drops = self._spool.drops()
+            while len(self._open) < LONGEST and (drop := next(drops, None)) is not None:
                 self._take_drop(drop)
+                if self._worker.is_awaited:
+                    self._worker.put(self._look)
+                    break
+        except _Stays:
+            return
+        except OSError as error:
+            self._is_blind = True
+            service.fail(f"{self._spool.directory}/new can't be read: {error}")
+        else:
+            if self._is_blind:
+                self._is_blind = False
+                service.run()
 
     def _take_drop(self, drop: Drop, *, is_late: bool = False) -> None:
         """Take in a file, or reject it. One that may still be being written is left alone."""
@@ -291,7 +315,7 @@ class Queue:
         if len(self._open) >= LONGEST:
             raise Unavailable(f"{LONGEST} commands wait already: cancel some, or send this one later")
         if not self._put("queued", command) and drop is not None:
-            raise OSError("the file stays where it is")
+            raise _Stays
         self._open[command.id] = command
         if drop is not None:
             self._spool.take(drop)
@@ -326,9 +350,9 @@ class Queue:
         while len(self._over) > KEPT:
             del self._over[next(iter(self._over))]
         self._open.pop(command.id, None)
-        self._put("done", command)
         if record["status"] in {"succeeded", "failed"} and not is_hold(command.kind.name):
             self._tell(entry_of(record, "done" if record["status"] == "succeeded" else "failed"))
+        self._put("done", command)
 
     def _end(self) -> None:
         if self._owns:
@@ -387,6 +411,21 @@ def entry_of(record: CommandRecord, event: str) -> Entry:
             "error": record["error"],
         },
     )
+
+
+class _Stays(OSError):  # noqa: N818 - it says what becomes of the file
+    """A file stays in `new/`, since the disk does not take its record."""
+
+
+def _is_record(record: Mapping[str, Any]) -> bool:
+    """Whether a record has all that one of ours has."""
+    return record.keys() >= CommandRecord.__required_keys__ and isinstance(record["args"], dict)
+
+
+def _undone(left: CommandRecord) -> CommandRecord:
+    """Return the end of a command that the process's end found waiting."""
+    error = _error("expired", "the process ended before it was due")
+    return {**left, "status": "expired", "error": error, "finished": time.time()}
 
 
 def _error(type_: str, message: str) -> ErrorRecord:

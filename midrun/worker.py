@@ -37,6 +37,11 @@ class Worker:
         """Hand over a task. It neither locks nor waits; a signal handler may call it."""
         self._tasks.put(task)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether more has been handed over than what it does now."""
+        return not self._tasks.empty()
+
     def stop(self, patience: float) -> bool:
         """Finish what was handed over and end; return whether that took less than `patience` seconds."""
         self._tasks.put(None)

@@ -819,7 +819,7 @@ def test_whatever_is_sent_does_what_is_documented(
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=1 + max(8, times(20)),  # The first is always the simplest that there is.
+            max_examples=1 + max(8, times(22)),  # The first is always the simplest that there is.
             stateful_step_count=25,
             deadline=None,
             database=None,
