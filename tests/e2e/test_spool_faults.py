@@ -272,7 +272,7 @@ def test_torn_and_foreign_files_stop_no_run(start: Start, root: Path) -> None:
     assert "outcome unknown" in executing["error"]["message"]
     assert len(names(spool, "rejected")) == 3 * 2 * 5
     finished(run)
-    assert [line["revision"] for line in ledger_after(run)] == [7, 8]
+    assert [line["revision"] for line in ledger_after(run)] == [7, 8, 9]
     run.assert_content()
 
 
