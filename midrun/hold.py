@@ -88,6 +88,13 @@ class Holds:
         self._run.queue.inbox.put(LetGo(standing))
         return standing.id
 
+    def end(self, by: str) -> str | None:
+        """Let it go at once, in the training thread: what was sent meanwhile is for after it."""
+        id_, active = self.release(by), self.active
+        if active is not None:
+            active.command.is_over = True
+        return id_
+
     def names(self, id_: str) -> bool:
         """Whether an id is that of the hold that stands, or of one that has joined it."""
         active, standing = self.active, self._standing()

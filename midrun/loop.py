@@ -263,7 +263,7 @@ class LightningLoop:
             old = None if before is None else str(before.value)
             changes.append(Change(what="gradient_clip_algorithm", old=old, new=algorithm))
             trainer.gradient_clip_algorithm = GradClipAlgorithmType(algorithm)
-        return changes
+        return [change for change in changes if change["old"] != change["new"]]
 
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch.

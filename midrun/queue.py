@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
 from midrun.command import Command, CommandRecord, ErrorRecord, Place, Status
-from midrun.commands import ANY, command_of
+from midrun.commands import ANY, KINDS, command_of
 from midrun.fs.control import Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
@@ -193,15 +193,18 @@ class Queue:
     def _recover(self) -> None:
         """Say what became of commands that an earlier session left, and which of the files in `new/` come too late."""
         over = {record["id"]: record for record in self._left("done")}
+        # The process may have ended after it had taken in a file and before the file was gone.
+        taken = {id_ for id_, record in over.items() if getattr(KINDS.get(record["kind"]), "at_once", False)}
         for state, outcome in (("executing", self._interrupted), ("queued", _undone)):
             for left in self._left(state):
                 end = over.setdefault(left["id"], outcome(left))
+                taken.add(left["id"])
                 self._spool.put("done", end)
                 if is_hold(end["kind"]):
                     self._note_hold(of_command(end))
         self._over = dict(list(over.items())[-KEPT:]) | self._over
         for drop in self._spool.drops():
-            self._take_drop(drop, is_late=True)
+            self._take_drop(drop, late=taken)
 
     def _left(self, state: str) -> list[CommandRecord]:
         """Return the records that a state's directory holds; those that others have put there are left alone."""
@@ -244,16 +247,22 @@ class Queue:
                 self._is_blind = False
                 service.run()
 
-    def _take_drop(self, drop: Drop, *, is_late: bool = False) -> None:
-        """Take in a file, or reject it. One that may still be being written is left alone."""
+    def _take_drop(self, drop: Drop, *, late: Container[str] | None = None) -> None:
+        """Take in a file, or reject it. One that may still be being written is left alone.
+
+        Parameters
+        ----------
+        late
+            For a file that was there before the stage: the ids whose files may have been taken in already.
+        """
         if drop.name.endswith(_UNFINISHED) or (not drop.name.endswith(".json") and not drop.settled):
             return
         try:
             command, session = self._read_drop(drop)
             known = self.record(drop.id)
-            if is_late and known is not None and command.is_same(known):
-                self._spool.take(drop)  # It was taken in, and the process ended before the file was gone.
-            elif is_late and session != "next":
+            if late is not None and drop.id in late and known is not None and command.is_same(known):
+                self._spool.take(drop)
+            elif late is not None and session != "next":
                 self._expire_drop(command, drop)
             else:
                 self._accept(command, drop)
@@ -271,6 +280,8 @@ class Queue:
         command.change(status="expired", error=late, finished=time.time())
         self._spool.put("done", command.record)
         self._over[command.id] = command.record
+        if is_hold(command.kind.name):
+            self._note_hold(of_command(command.record))
         self._spool.take(drop)
 
     def _read_drop(self, drop: Drop) -> tuple[Command, str | None]:

@@ -119,17 +119,20 @@ class SafePoints:
         return {"held_s": held, "released_by": command.released_by, "joined_ids": active.joined_ids}
 
     def _stand(self, hold: Command, point: str) -> None:
+        """Do what comes, in the order in which it comes, until it is that the hold is over."""
         while True:
             for command in list(self._waiting):
                 if self._runs_while_held(command, point):
                     self._run_one(command, point)
-            if hold.is_over:
-                return
+                    if hold.is_over:
+                        return  # It was a stop.
             if self._loop.is_told_to_end:
                 hold.released_by = "SIGTERM"
                 return
             with suppress(Empty):
                 self._keep(self._inbox.get(timeout=_LOOK))
+            if hold.is_over:
+                return
 
     def runs_now(self, command: Command) -> bool:
         """Whether a command runs while the active hold lasts. Any thread may ask."""

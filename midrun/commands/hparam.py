@@ -39,4 +39,4 @@ class SetHparam(Kind):
         """Set it."""
         args: Any = command.args
         old, new = set_tunable(run.loop.module, args.name, args.value)
-        return {"changes": [Change(what=args.name, old=old, new=new)]}
+        return {"changes": [] if old == new else [Change(what=args.name, old=old, new=new)]}

@@ -127,7 +127,7 @@ class Stop(Kind):
         run.holds.stopped = True
         run.loop.stop()
         cancelled = run.holds.cancel(run.holds.pending(), "stop")
-        return {"cancelled_holds": cancelled, "released": run.holds.release("stop")}
+        return {"cancelled_holds": cancelled, "released": run.holds.end("stop")}
 
 
 def _no_such(run: Run, id_: str) -> NotFound | None:

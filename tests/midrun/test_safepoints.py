@@ -161,7 +161,9 @@ def test_a_hold_of_a_model_that_steps_past_lightning_is_at_the_end_of_a_batch(tm
     assert change["place"] == {"safe_point": BATCH, "global_step": 0, "epoch": 0, "batch": 1}
 
 
-def test_a_hold_of_a_model_that_steps_past_lightning_later_on_waits_for_its_next_step_for_32_batches(tmp_path: Path) -> None:
+def test_a_hold_waits_for_32_batches_for_a_model_that_has_begun_to_step_past_lightning(
+    tmp_path: Path,
+) -> None:
     class Model(Manual):
         def step(self, optimizer: Any) -> None:
             (optimizer if self.begun == 1 else optimizer.optimizer).step()
