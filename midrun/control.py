@@ -148,15 +148,15 @@ class Commands(Dir):
     @file("index.json", cached=False)
     def index(self) -> CommandList:
         """The commands that wait or run, and the newest 100 that are over, the oldest first."""
-        return CommandList(commands=self._run.queue.newest())
+        return CommandList(commands=self._run.queue.table.newest)
 
     def members(self) -> Iterable[str]:
         """Return the ids."""
-        return self._run.queue.ids()
+        return self._run.queue.table.ids
 
     def member(self, name: str) -> Dir | None:
         """Return the directory of one command."""
-        return None if self._run.queue.record(name) is None else CommandDir(self._run, name)
+        return None if self._run.queue.table.record(name) is None else CommandDir(self._run, name)
 
 
 class _Cancelling(Dir):
@@ -166,7 +166,7 @@ class _Cancelling(Dir):
         self._run, self._id = run, id_
 
     def _record(self) -> CommandRecord:
-        record = self._run.queue.record(self._id)
+        record = self._run.queue.table.record(self._id)
         if record is None:
             raise Gone(f"the command {self._id!r} is over, and so are 1000 since")
         return record
@@ -215,7 +215,7 @@ class HoldFiles(Dir):
     def index(self) -> HoldList:
         """How the run is held, what will hold it, and what waits for that to end."""
         run, active = self._run, self._run.holds.active
-        queued = [command for command in run.queue.queued() if not is_hold(command.record["kind"])]
+        queued = [command for command in run.queue.table.queued if not is_hold(command.record["kind"])]
         return HoldList(
             active=None if active is None else active.record(),
             exception=None,
@@ -228,11 +228,11 @@ class HoldFiles(Dir):
 
     def members(self) -> Iterable[str]:
         """Return the ids."""
-        return [id_ for id_ in self._run.queue.ids() if self.member(id_) is not None]
+        return [id_ for id_ in self._run.queue.table.ids if self.member(id_) is not None]
 
     def member(self, name: str) -> Dir | None:
         """Return the directory of one hold."""
-        record = self._run.queue.record(name)
+        record = self._run.queue.table.record(name)
         return HoldDir(self._run, name) if record is not None and is_hold(record["kind"]) else None
 
 

@@ -74,7 +74,7 @@ class Holds:
 
     def pending(self) -> list[Command]:
         """Return the holds that are not active yet."""
-        return [command for command in self._run.queue.queued() if is_hold(command.record["kind"])]
+        return [command for command in self._run.queue.table.queued if is_hold(command.record["kind"])]
 
     def release(self, by: str) -> str | None:
         """Let the hold go that stands, or that is just beginning to, and return its id; None where there is none.
@@ -103,7 +103,7 @@ class Holds:
     def _standing(self) -> Command | None:
         """Return the hold that stands, or that training has just taken up, unless somebody has let it go."""
         active = self.active
-        standing = self._run.queue.held() if active is None else active.command
+        standing = self._run.queue.table.held if active is None else active.command
         return standing if standing is not None and standing.released_by is None else None
 
     def cancel(self, commands: list[Command], by: str) -> list[str]:

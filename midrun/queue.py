@@ -21,9 +21,10 @@ from midrun.commands import ANY, KINDS, command_of
 from midrun.fs.control import Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
-from midrun.fs.spool import KEPT, LEGAL_ID, Drop, Spool, Taken
+from midrun.fs.spool import LEGAL_ID, Drop, Spool, Taken
 from midrun.hold import HoldRecord, LetGo, is_hold, of_command
 from midrun.ledger import Entry, Ledger
+from midrun.table import Table
 from midrun.worker import Worker
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 LONGEST = 1000
 """Commands that may be queued at one time."""
-SHOWN = 100
-"""Commands that are over and are listed with their records; each of the last 1000 can be asked for."""
 _POLL = 0.2
 """Seconds between two looks for new files."""
 _RETRY = 2.0
@@ -59,8 +58,7 @@ class Queue:
         self._spool = Spool(directory / "spool")
         self._owns = False
         self._worker = Worker("midrun-spool", run.note_fault, self._look, _POLL)
-        self._open: dict[str, Command] = {}
-        self._over: dict[str, CommandRecord] = {}
+        self.table = Table()
         self._closed = False
         self._is_blind = False
         """New files could not be looked for the last time."""
@@ -72,32 +70,6 @@ class Queue:
         """What the training thread is told: commands, and that a hold is over."""
 
     # ---- any thread
-
-    def __contains__(self, id_: str) -> bool:
-        return id_ in self._open or id_ in self._over
-
-    def ids(self) -> list[str]:
-        """Return the ids of the commands that are known, the oldest first."""
-        return list(dict.fromkeys((*list(self._over), *list(self._open))))
-
-    def newest(self) -> list[CommandRecord]:
-        """Return the records of what is over lately and of all that is not, the oldest first."""
-        over = {record["id"]: record for record in list(self._over.values())[-SHOWN:]}
-        return list((over | {command.id: command.record for command in list(self._open.values())}).values())
-
-    def record(self, id_: str) -> CommandRecord | None:
-        """Return the record of a command, or None where nothing is known of it any more."""
-        command = self._open.get(id_)
-        return self._over.get(id_) if command is None else command.record
-
-    def queued(self) -> list[Command]:
-        """Return the commands that wait."""
-        return [command for command in list(self._open.values()) if command.status == "queued"]
-
-    def held(self) -> Command | None:
-        """Return the hold that training has taken up, or None."""
-        executing = (command for command in list(self._open.values()) if command.status == "executing")
-        return next((command for command in executing if is_hold(command.record["kind"])), None)
 
     def submit(self, command: Command) -> Later:
         """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""
@@ -115,7 +87,7 @@ class Queue:
     def stop(self, patience: float) -> None:
         """Take no more, expire what waits, and end."""
         self._closed = True
-        for command in list(self._open.values()):
+        for command in self.table.unfinished:
             # What the disk has not taken down in time to be done is not done either.
             if command.take() or command.status == "executing":
                 self.finish(command, "expired", error=_error("expired", "the stage has ended before it was due"))
@@ -202,7 +174,7 @@ class Queue:
                 self._spool.put("done", end)
                 if is_hold(end["kind"]):
                     self._note_hold(of_command(end))
-        self._over = dict(list(over.items())[-KEPT:]) | self._over
+        self.table.remember(over.values())
         for drop in self._spool.drops():
             self._take_drop(drop, late=taken)
 
@@ -232,7 +204,7 @@ class Queue:
         service = self._run.services["spool"]
         try:
             drops = self._spool.drops()
-            while len(self._open) < LONGEST and (drop := next(drops, None)) is not None:
+            while len(self.table.unfinished) < LONGEST and (drop := next(drops, None)) is not None:
                 self._take_drop(drop)
                 if self._worker.is_awaited:
                     self._worker.put(self._look)
@@ -259,7 +231,7 @@ class Queue:
             return
         try:
             command, session = self._read_drop(drop)
-            known = self.record(drop.id)
+            known = self.table.record(drop.id)
             if late is not None and drop.id in late and known is not None and command.is_same(known):
                 self._spool.take(drop)
             elif late is not None and session != "next":
@@ -279,7 +251,7 @@ class Queue:
         late = _error("expired", 'it was there before the stage began; "session": "next" lets it wait for one')
         command.change(status="expired", error=late, finished=time.time())
         self._spool.put("done", command.record)
-        self._over[command.id] = command.record
+        self.table.close(command.record)
         if is_hold(command.kind.name):
             self._note_hold(of_command(command.record))
         self._spool.take(drop)
@@ -309,7 +281,7 @@ class Queue:
 
     def _accept(self, command: Command, drop: Drop | None = None) -> dict[str, Any]:
         """Take in a command, and return what its sender is told. Raises `Fault`, and OSError for a file that stays."""
-        known = self.record(command.id)
+        known = self.table.record(command.id)
         if drop is None and known is not None and command.is_same(known):
             return {**known, **(known["result"] or {})} if command.kind.at_once else dict(known)
         if self._closed:
@@ -323,11 +295,11 @@ class Queue:
             raise
         except Exception as error:
             raise Fault(f"{command.kind.name} failed: {type(error).__name__}: {message(error)}") from error
-        if len(self._open) >= LONGEST:
+        if len(self.table.unfinished) >= LONGEST:
             raise Unavailable(f"{LONGEST} commands wait already: cancel some, or send this one later")
         if not self._put("queued", command) and drop is not None:
             raise _Stays
-        self._open[command.id] = command
+        self.table.add(command)
         if drop is not None:
             self._spool.take(drop)
         self.inbox.put(command)
@@ -338,7 +310,7 @@ class Queue:
         place, now = self._run.points.place(None), time.time()
         result = command.kind.do(self._run, command)
         command.change(status="succeeded", result=result, place=place, started=now, finished=time.time())
-        self._open[command.id] = command
+        self.table.add(command)
         self._finished(command)
         if drop is not None:
             self._spool.take(drop)
@@ -346,8 +318,7 @@ class Queue:
         return {**command.record, **result}
 
     def _refuse_used(self, command: Command) -> None:
-        known = self._over.get(command.id)
-        if known is not None or command.id in self._open or command.id in self._spool.used:
+        if command.id in self.table or command.id in self._spool.used:
             raise Conflict(f"the id {command.id!r} is used: each command has one of its own")
 
     def _claimed(self, command: Command) -> None:
@@ -357,10 +328,7 @@ class Queue:
 
     def _finished(self, command: Command) -> None:
         record = command.record
-        self._over[command.id] = record
-        while len(self._over) > KEPT:
-            del self._over[next(iter(self._over))]
-        self._open.pop(command.id, None)
+        self.table.close(record)
         if record["status"] in {"succeeded", "failed"} and not is_hold(command.kind.name):
             self._tell(entry_of(record, "done" if record["status"] == "succeeded" else "failed"))
         self._put("done", command)
@@ -375,7 +343,7 @@ class Queue:
         if durable != command.record["durable"]:
             command.change(durable=durable)
             if state == "done":
-                self._over[command.id] = command.record
+                self.table.close(command.record)
         if state != "executing" and is_hold(command.record["kind"]):
             self._note_hold(of_command(command.record))
         return durable

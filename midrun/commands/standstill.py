@@ -96,7 +96,7 @@ class Cancel(Kind):
 
     def admit(self, run: Run, args: Target) -> None:
         """Refuse what is not waiting."""
-        record = run.queue.record(args.id)
+        record = run.queue.table.record(args.id)
         if record is None or record["status"] != "queued":
             raise _no_such(run, args.id) or Conflict(
                 f"only what waits can be cancelled, and {args.id!r} does not: {_status(run, args.id)}"
@@ -105,7 +105,7 @@ class Cancel(Kind):
     def do(self, run: Run, command: Command) -> dict[str, Any]:
         """Cancel it, unless training has just begun to do it."""
         id_ = command.args.id  # type: ignore[attr-defined]  # its own arguments
-        cancelled = run.holds.cancel([c for c in run.queue.queued() if c.id == id_], command.record["source"])
+        cancelled = run.holds.cancel([c for c in run.queue.table.queued if c.id == id_], command.record["source"])
         if not cancelled:
             raise Conflict(f"only what waits can be cancelled, and {id_!r} does not: {_status(run, id_)}")
         return {"cancelled": id_}
@@ -131,11 +131,11 @@ class Stop(Kind):
 
 
 def _no_such(run: Run, id_: str) -> NotFound | None:
-    return None if id_ in run.queue else NotFound(f"no command has the id {id_!r}; the last 1000 are kept")
+    return None if id_ in run.queue.table else NotFound(f"no command has the id {id_!r}; the last 1000 are kept")
 
 
 def _status(run: Run, id_: str) -> str:
-    record = run.queue.record(id_)
+    record = run.queue.table.record(id_)
     if record is None:
         return "it is unknown"
     if is_hold(record["kind"]) and run.holds.names(id_):

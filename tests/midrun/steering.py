@@ -53,7 +53,7 @@ def outcome(run: Run, sent: Command) -> CommandRecord:
     """Return the record of a command that is over; that of a run that has ended is there too."""
 
     def over() -> CommandRecord | None:
-        record = run.queue.record(sent.id)
+        record = run.queue.table.record(sent.id)
         return record if record is not None and record["finished"] is not None else None
 
     return until(over)
@@ -142,7 +142,7 @@ def let_go(model: LightningModule) -> Iterator[list[Place]]:
 
 def records_of(run: Run) -> list[CommandRecord]:
     """Return the records of all commands, in the order they came."""
-    records = [run.queue.record(id_) for id_ in run.queue.ids()]
+    records = [run.queue.table.record(id_) for id_ in run.queue.table.ids]
     return sorted([record for record in records if record is not None], key=lambda record: record["submitted"])
 
 

@@ -196,7 +196,7 @@ def test_a_stage_of_its_own_is_held_at_the_end_of_a_batch(stage: str, tmp_path: 
     class Model(Steered):
         def setup(self, stage: str) -> None:
             super().setup(stage)
-            until(self.live.queue.queued)
+            until(lambda: self.live.queue.table.queued)
 
     model = Model()
     with aside(model, act):

@@ -517,7 +517,7 @@ def test_files_of_the_spool_are_done_in_the_order_in_which_they_came(tmp_path: P
             asked = {"kind": "set_hparam", "args": {"name": "probe", "value": number}}
             (new / f".{name}").write_text(json.dumps(asked))
             (new / f".{name}").rename(new / f"{name}.json")
-        until(lambda: "m" in model.live.queue)
+        until(lambda: "m" in model.live.queue.table)
 
     model.plan[0] = drop
     fit(model, tmp_path, 2)
