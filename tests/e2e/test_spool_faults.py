@@ -31,7 +31,12 @@ QUIET = {"rest_enabled": False, "fuse_enabled": False}
 REST = {"fuse_enabled": False}
 STOP = {"kind": "stop"}
 KNOWN = {
-    "kind": "stop", "args": {}, "execution": {}, "source": "rest", "via": "rest", "submitted": 1.0,
+    "kind": "stop",
+    "args": {},
+    "execution": {},
+    "source": "rest",
+    "via": "rest",
+    "submitted": 1.0,
     **dict.fromkeys(("started", "finished", "place", "result", "error")),
     "durable": True,
 }
