@@ -8,6 +8,7 @@ all, the form takes a bare value too, as a shell writes it: `echo 5e-4 > control
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from midrun.fs.faults import FieldError, Invalid, TooLarge
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+LEGAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""A name that a write can be known by, and that can be a file's."""
+LEGAL_ID_WORDS = "it has 1 to 128 letters, digits, '.', '_' and '-', and begins with a letter or a digit"
 LONGEST_WRITE = 1 << 20
 """Bytes in the longest text that a control file takes, whichever face brings it."""
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
+
+_ASIDE = re.compile(r"\..+\.\d+")
 
 
 def write_whole(path: Path, data: bytes, *, sync_name: bool = False) -> None:
@@ -16,19 +21,48 @@ def write_whole(path: Path, data: bytes, *, sync_name: bool = False) -> None:
         Return only when the file's name is on the disk too, so that the file is there after a crash. Without it the
         file may be the one before.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    written = aside(path)
     try:
-        with aside.open("wb") as file:
+        with written.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        written.replace(path)
     except BaseException:
         with suppress(OSError):
-            aside.unlink()
+            written.unlink()
         raise
     if sync_name:
         sync_directory(path.parent)
+
+
+def aside(path: Path) -> Path:
+    """Return where a file is written before it has its name: hidden, and this process's own."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def sweep(directory: Path, older: float = 0.0, *, folders: bool = False) -> None:
+    """Remove what a process that was killed has left aside, if it has not changed for so many seconds.
+
+    Parameters
+    ----------
+    folders
+        Whether folders are written aside there as well.
+    """
+    for path in directory.iterdir():
+        with suppress(OSError):
+            is_ours = _ASIDE.fullmatch(path.name) and (folders or not path.is_dir())
+            if is_ours and time.time() - path.lstat().st_mtime >= older:
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a directory with all that is in it, as far as that can be done."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def append_whole(path: Path, data: bytes) -> None:

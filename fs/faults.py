@@ -77,6 +77,11 @@ class Invalid(Fault):
     errno = errno.EINVAL
     status = 422
 
+    def below(self, *place: str | int) -> Invalid:
+        """Return the same with each field below a place of the whole request."""
+        errors = [FieldError(loc=[*place, *one["loc"]], msg=one["msg"], type=one["type"]) for one in self.errors or ()]
+        return Invalid(self.message, errors or None)
+
 
 class TooLarge(Fault):
     """What was written is longer than a node takes."""

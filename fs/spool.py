@@ -18,7 +18,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -28,15 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from midrun.fs.control import LONGEST_WRITE
-from midrun.fs.disk import append_whole, sync_directory, write_whole
+from midrun.fs.disk import append_whole, sweep, sync_directory, write_whole
 from midrun.fs.render import render
 
 STATES = ("queued", "executing", "done")
 """The directories that a command's record goes through, in this order."""
 KEPT = 1000
 """Records in `done/`, and files in `rejected/`, that are kept: the newest."""
-LEGAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""An id, which is the name of a file."""
 
 _DIRECTORIES = ("new", *STATES, "rejected", "holds")
 _JSON = ".json"
@@ -237,6 +234,10 @@ class Spool:
         path = self.directory / "new" / drop.name
         self._remove(drop.name, self._seen.get(drop.name) or _Seen(_mark(path), 0.0, 0.0))
 
+    def leave(self, drop: Drop) -> None:
+        """Leave a file where it is, to come again, before those that came after it."""
+        self._seen.pop(drop.name, None)
+
     def reject(self, drop: Drop, reason: Record) -> None:
         """Put a file into `rejected/`, with the reason beside it."""
         self._reject(self.directory / "new" / drop.name, reason)
@@ -339,7 +340,7 @@ class Spool:
     def _read_in(self) -> None:
         """Find out what earlier owners have left."""
         for state in (*STATES, "rejected", "holds"):
-            self._sweep(state)
+            sweep(self.directory / state)
         self._settle()
         self._done = dict.fromkeys(path.stem for path in sorted(self._files("done"), key=_changed))
         self._rejected = sum(1 for _ in self._files("rejected"))
@@ -356,12 +357,6 @@ class Spool:
 
     def _files(self, directory: str) -> Iterator[Path]:
         return (path for path in (self.directory / directory).iterdir() if not path.name.startswith("."))
-
-    def _sweep(self, directory: str) -> None:
-        """Remove what a writer of records that was killed has left half written: `.<name>.json.<pid>`."""
-        for path in (self.directory / directory).iterdir():
-            if re.fullmatch(r"\..*\.json\.\d+", path.name):
-                _discard(path)
 
 
 def _read(path: Path, most: int = -1) -> bytes:

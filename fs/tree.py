@@ -53,7 +53,7 @@ class Leaf:
     form: Form | None = None
     """What a write must hold; None for a file that takes none."""
     admit: Callable[[Any], object] | None = None
-    """Raise the `Fault` with which `store` would refuse arguments, where they are only checked."""
+    """Raise the `Fault` with which `store` would refuse arguments, where they are only checked; or return a `Later`."""
     store: Callable[[Any, Writer], object] | None = None
     gives: Callable[[], dict[str, Any]] = dict
     """Return the JSON Schema of what storing returns."""
@@ -68,9 +68,7 @@ class Leaf:
         arguments = self.form.parse(data)
         if not check:
             return self.store(arguments, writer)
-        if self.admit is not None:
-            self.admit(arguments)
-        return None
+        return None if self.admit is None else self.admit(arguments)
 
 
 @dataclass(frozen=True)

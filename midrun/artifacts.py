@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from midrun.fs.disk import sync_directory, write_whole
+from midrun.fs.disk import aside, remove, sweep, sync_directory, write_whole
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, Link, file
+from midrun.records import ARTIFACTS
 
 if TYPE_CHECKING:
     from midrun.command import Command
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LONGEST_LABEL = 120
 """Bytes of a label in a file name."""
+
+_DAY = 86400.0
 
 
 class ArtifactRecord(TypedDict):
@@ -90,11 +92,12 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         place = self._run.points.place(None)
         path = _unused(folder, f"epoch={place['epoch']}-step={place['global_step']}{_tail(label)}", suffix)
-        aside = folder / f".{path.name}.{os.getpid()}"
+        made = aside(path)
         try:
-            write(str(aside))
-            size = _sync(aside)
-            aside.rename(path)
+            write(str(made))
+            size = _sync(made)
+            made.rename(path)
+            made = path
             sync_directory(folder)
             written = Written(
                 id=path.name,
@@ -111,10 +114,15 @@ class Store:
             write_whole(index, render(index.name, {"artifacts": [written, *self.index(kind)["artifacts"]]}))
         except BaseException:
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
-            _remove(aside)
-            _remove(path)
+            remove(made)
             raise
         return {"artifact": written}
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed has left half written; none takes a day to write."""
+        for kind in ARTIFACTS:
+            with suppress(OSError, ValueError):
+                sweep(self.directory / kind, older=_DAY, folders=True)
 
     def index(self, kind: str) -> WrittenIndex:
         """Return what is in the index; a file that is no index is none."""
@@ -152,7 +160,8 @@ class Artifacts(Dir):
 
 def _files(directory: Path) -> list[ArtifactRecord]:
     found = []
-    for folder, _, names in os.walk(directory):
+    for folder, below, names in os.walk(directory):
+        below[:] = [name for name in below if not name.startswith(".")]
         for name in names:
             if name.startswith("."):
                 continue  # Not whole yet: files are written aside under such a name.
@@ -195,11 +204,3 @@ def _sync(path: Path) -> int:
         return os.fstat(fd).st_size
     finally:
         os.close(fd)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

@@ -10,7 +10,19 @@ if TYPE_CHECKING:
     from midrun.commands.kind import Arguments, Kind, When
 
 Status = Literal["queued", "executing", "succeeded", "failed", "cancelled", "expired"]
+IN_REQUEST = ("body", "args")
+"""Where the arguments are in a request that names its kind."""
 OVER = ("succeeded", "failed", "cancelled", "expired")
+
+
+class Change(TypedDict):
+    """One value of the control state that was changed."""
+
+    what: str
+    """Where it is, for example "optimizers/0/groups/1/lr"."""
+    old: Any
+    """JSON values, both; a number that JSON has no form for is its text, "nan" say."""
+    new: Any
 
 
 class ErrorRecord(TypedDict):
@@ -69,8 +81,11 @@ class Command:
         id_: str | None = None,
         source: str = "python",
         via: str = "python",
+        within: tuple[str, ...] = IN_REQUEST,
     ) -> None:
         self.kind, self.args = kind, args
+        self.within = within
+        """Where its arguments are in what was sent, for who is told which of them is wrong."""
         given = {} if when is None else when.model_dump(exclude_unset=True)
         point = given.get("safe_point")
         self.points: frozenset[str] = frozenset([point] if point else () if given else kind.points)

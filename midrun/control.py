@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from midrun.command import Command, CommandRecord
 from midrun.commands import ANY, KINDS, command_of
 from midrun.commands.kind import Arguments, Kind
-from midrun.fs.control import Form, Writer
+from midrun.fs.control import LEGAL_ID, Form, Writer
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
 from midrun.fs.later import Later
-from midrun.fs.spool import LEGAL_ID
 from midrun.fs.tree import Control, Dir, file
 from midrun.hold import HoldRecord, is_hold, of_command
 
@@ -107,10 +106,12 @@ def _declared(kind: Kind) -> Control[_ControlDir, Later]:
     """Return the control file of a kind."""
 
     def store(owner: _ControlDir, args: Arguments, writer: Writer) -> Later:
-        return _submit(owner._run, Command(kind, args, id_=_token(writer), source=writer.face, via=writer.face))  # noqa: SLF001 - its own
+        face = writer.face
+        command = Command(kind, args, id_=_token(writer), source=face, via=face, within=("body",))
+        return _submit(owner._run, command)  # noqa: SLF001 - its own
 
-    def admit(owner: _ControlDir, args: Arguments) -> None:
-        kind.admit(owner._run, args)  # noqa: SLF001 - its own
+    def admit(owner: _ControlDir, args: Arguments) -> Later:
+        return owner._run.queue.check(kind, args, ("body",))  # noqa: SLF001 - its own
 
     return Control(Form(kind.name, kind.doc, kind.Arguments, kind.bare), store, admit, CommandRecord)
 
@@ -120,9 +121,9 @@ def _store_any(owner: _ControlDir, request: Any, writer: Writer) -> Later:  # no
     return _submit(owner._run, command)  # noqa: SLF001 - its own
 
 
-def _admit_any(owner: _ControlDir, request: Any) -> None:  # noqa: ANN401 - as above
+def _admit_any(owner: _ControlDir, request: Any) -> Later:  # noqa: ANN401 - as above
     asked = request.root
-    KINDS[asked.kind].admit(owner._run, asked.args)  # noqa: SLF001 - its own
+    return owner._run.queue.check(KINDS[asked.kind], asked.args)  # noqa: SLF001 - its own
 
 
 ControlDir: type[_ControlDir] = type(
@@ -181,8 +182,8 @@ def _about(kind: str) -> Control[_Cancelling, Later]:
         command = Command(kind_, args, id_=_token(writer), source=writer.face, via=writer.face)
         return _submit(owner._run, command)  # noqa: SLF001 - as above
 
-    def admit(owner: _Cancelling, _: Arguments) -> None:
-        kind_.admit(owner._run, kind_.Arguments.model_validate({"id": owner._id}))  # noqa: SLF001 - as above
+    def admit(owner: _Cancelling, _: Arguments) -> Later:
+        return owner._run.queue.check(kind_, kind_.Arguments.model_validate({"id": owner._id}))  # noqa: SLF001 - as above
 
     return Control(Form(kind, kind_.doc, Arguments), store, admit, CommandRecord)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from midrun.command import Command, CommandRecord, ErrorRecord, Place
+from midrun.command import Command, CommandRecord, Place
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -105,14 +105,6 @@ class Holds:
         active = self.active
         standing = self._run.queue.table.held if active is None else active.command
         return standing if standing is not None and standing.released_by is None else None
-
-    def cancel(self, commands: list[Command], by: str) -> list[str]:
-        """Cancel pending holds, and return the ids of those that were."""
-        taken = [command for command in commands if command.take()]
-        for command in taken:
-            error = ErrorRecord(type="cancelled", message=f"cancelled by {by}")
-            self._run.queue.finish(command, "cancelled", error=error)
-        return [command.id for command in taken]
 
 
 def is_hold(kind: str) -> bool:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from midrun.changes import Change
-from midrun.command import ErrorRecord, Place
+from midrun.command import Change, CommandRecord, ErrorRecord, Place
 from midrun.fs.disk import append_whole
 
 SHOWN = 100
@@ -42,6 +42,23 @@ class Entry(TypedDict):
     changes: list[Change]
     """Each value that is another one now."""
     error: ErrorRecord | None
+
+
+def entry_of(record: CommandRecord, event: Literal["done", "failed", "held", "released"], place: Place | None) -> Entry:
+    """Return the line for what a command did; the ledger numbers it."""
+    return Entry(
+        revision=0,
+        time=record["finished"] or time.time(),
+        event=event,
+        id=record["id"],
+        kind=record["kind"],
+        args=record["args"],
+        source=record["source"],
+        via=record["via"],
+        place=place,
+        changes=(record["result"] or {}).get("changes", []),
+        error=record["error"],
+    )
 
 
 class ControlLog(TypedDict):

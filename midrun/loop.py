@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
-from midrun.changes import Change
+from midrun.command import Change
 from midrun.hooks import is_reached
 from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
 
@@ -263,7 +263,7 @@ class LightningLoop:
             old = None if before is None else str(before.value)
             changes.append(Change(what="gradient_clip_algorithm", old=old, new=algorithm))
             trainer.gradient_clip_algorithm = GradClipAlgorithmType(algorithm)
-        return [change for change in changes if change["old"] != change["new"]]
+        return changes
 
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch.

@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 import torch
 from torch.optim import Optimizer
 
-from midrun.changes import Target, number_of, targets
 from midrun.fs.faults import Refused
+from midrun.targets import Target, number_of, targets
 
 _FIRST_MOMENTS = ("momentum_buffer", "exp_avg")
 """Where optimizers keep the mean of their gradients: SGD, RMSprop and Muon, and the family of Adam."""

@@ -16,9 +16,10 @@ import torch
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
-from midrun.changes import Change, Target, invalid, json_of, number_of, targets, untouched_randomness
+from midrun.command import Change
 from midrun.fs import faults
 from midrun.fs.faults import Invalid, Refused
+from midrun.targets import Target, invalid, json_of, number_of, targets, untouched_randomness
 
 _SCHEDULED = ("initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum")
 """What schedulers keep in parameter groups."""

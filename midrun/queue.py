@@ -10,24 +10,25 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
-from midrun.command import Command, CommandRecord, ErrorRecord, Place, Status
+from midrun.command import IN_REQUEST, Command, CommandRecord, ErrorRecord, Place, Status
 from midrun.commands import ANY, KINDS, command_of
-from midrun.fs.control import Writer
+from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
-from midrun.fs.spool import LEGAL_ID, Drop, Spool, Taken
+from midrun.fs.spool import Drop, Spool, Taken
 from midrun.hold import HoldRecord, LetGo, is_hold, of_command
-from midrun.ledger import Entry, Ledger
+from midrun.ledger import Entry, Ledger, entry_of
 from midrun.table import Table
 from midrun.worker import Worker
 
 if TYPE_CHECKING:
+    from midrun.commands.kind import Arguments, Kind
     from midrun.run import Run
 
 LONGEST = 1000
@@ -38,6 +39,9 @@ _RETRY = 2.0
 """Seconds between two attempts to own the spool."""
 _CLAIM_PATIENCE = 1.0
 """Seconds that training waits for the disk to take down that a command is being done, before it goes on without."""
+_STAYING = 50
+"""Files that are looked at in one look although there is no place for them: one behind them may need none."""
+_CLOSED = "the stage has ended, and takes no more commands"
 _UNFINISHED = (".tmp", ".part", ".swp", "~")
 """Endings of files that are being written."""
 
@@ -59,7 +63,7 @@ class Queue:
         self._owns = False
         self._worker = Worker("midrun-spool", run.note_fault, self._look, _POLL)
         self.table = Table()
-        self._closed = False
+        self._closed = self._ended = False
         self._is_blind = False
         """New files could not be looked for the last time."""
         self._asked_at = 0.0
@@ -73,8 +77,17 @@ class Queue:
 
     def submit(self, command: Command) -> Later:
         """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""
+        return self._later(partial(self._accept, command))
+
+    def check(self, kind: Kind, args: Arguments, within: tuple[str, ...] = IN_REQUEST) -> Later:
+        """Only ask whether a command would be taken in now: what comes later is None, or the fault."""
+        return self._later(partial(self._admit, kind, args, within))
+
+    def _later(self, do: Callable[[], object]) -> Later:
         later = Later()
-        self._worker.put(partial(self._submitted, command, later))
+        self._worker.put(partial(self._do_later, do, later))
+        if self._ended:
+            later.fail(Conflict(_CLOSED))
         return later
 
     # ---- the run's life
@@ -85,12 +98,8 @@ class Queue:
         self._worker.put(self._begin)
 
     def stop(self, patience: float) -> None:
-        """Take no more, expire what waits, and end."""
+        """Take no more, expire what waits, and end. The training thread, which does no more, calls it."""
         self._closed = True
-        for command in self.table.unfinished:
-            # What the disk has not taken down in time to be done is not done either.
-            if command.take() or command.status == "executing":
-                self.finish(command, "expired", error=_error("expired", "the stage has ended before it was due"))
         self._worker.put(self._end)
         self._worker.stop(patience)
 
@@ -104,12 +113,12 @@ class Queue:
         if command.claim is None:
             command.claim = SimpleQueue()
             command.change(status="executing", started=time.time())
-            self._worker.put(partial(self._claimed, command))
+            self._worker.put(partial(self._claimed, command, command.claim))
             patience = _CLAIM_PATIENCE
         else:
             patience = 0.0
         try:
-            command.claim.get(timeout=patience) if patience else command.claim.get_nowait()
+            command.claim.get(timeout=patience)
         except Empty:
             return False
         return True
@@ -124,9 +133,16 @@ class Queue:
         place: Place | None = None,
     ) -> None:
         """Say what came of a command that was taken."""
-        command.change(status=status, finished=time.time(), result=result, error=error, place=place)
+        command.change(status=status, finished=time.time(), result=_true(result), error=error, place=place)
         self._worker.put(partial(self._finished, command))
         self._run.changed()
+
+    def cancel(self, commands: Iterable[Command], by: str) -> list[str]:
+        """Cancel commands that wait, and return the ids of those that still did."""
+        taken = [command for command in commands if command.take()]
+        for command in taken:
+            self.finish(command, "cancelled", error=_error("cancelled", f"cancelled by {by}"))
+        return [command.id for command in taken]
 
     def tell(self, entry: Entry) -> None:
         """Put a line into the ledger."""
@@ -154,13 +170,19 @@ class Queue:
             self._owns = True
             self._recover()
         except OSError as error:
-            self._owns = False
-            self._spool.close()
+            self._disown()
             is_taken = isinstance(error, Taken)
             why = f"takes no files: {error.strerror}; end the other run" if is_taken else f"can't be used: {error}"
             service.fail(f"{self._spool.directory} {why}")
+        except BaseException:
+            self._disown()
+            raise
         else:
             service.run()
+
+    def _disown(self) -> None:
+        self._owns = False
+        self._spool.close()
 
     def _recover(self) -> None:
         """Say what became of commands that an earlier session left, and which of the files in `new/` come too late."""
@@ -169,7 +191,7 @@ class Queue:
         taken = {id_ for id_, record in over.items() if getattr(KINDS.get(record["kind"]), "at_once", False)}
         for state, outcome in (("executing", self._interrupted), ("queued", _undone)):
             for left in self._left(state):
-                end = over.setdefault(left["id"], outcome(left))
+                end = over[left["id"]] = outcome(left)
                 taken.add(left["id"])
                 self._spool.put("done", end)
                 if is_hold(end["kind"]):
@@ -190,7 +212,7 @@ class Queue:
             return {**left, "status": status, "error": line["error"], "place": line["place"], "finished": line["time"]}
         unknown = _error("interrupted", "outcome unknown: the process ended while it was being done")
         end: CommandRecord = {**left, "status": "failed", "error": unknown, "finished": time.time()}
-        self._tell(entry_of(end, "failed"))
+        self._tell(entry_of(end, "failed", end["place"]))
         return end
 
     def _look(self) -> None:
@@ -201,23 +223,29 @@ class Queue:
             if time.monotonic() - self._asked_at > _RETRY:
                 self._own()
             return
-        service = self._run.services["spool"]
         try:
-            drops = self._spool.drops()
-            while len(self.table.unfinished) < LONGEST and (drop := next(drops, None)) is not None:
-                self._take_drop(drop)
-                if self._worker.is_awaited:
-                    self._worker.put(self._look)
-                    break
-        except _Stays:
-            return
+            self._take_drops()
         except OSError as error:
             self._is_blind = True
-            service.fail(f"{self._spool.directory}/new can't be read: {error}")
+            self._run.services["spool"].fail(f"{self._spool.directory}/new can't be read: {error}")
         else:
             if self._is_blind:
                 self._is_blind = False
-                service.run()
+                self._run.services["spool"].run()
+
+    def _take_drops(self) -> None:
+        stay = 0
+        for drop in self._spool.drops():
+            try:
+                self._take_drop(drop)
+            except _Stays:
+                self._spool.leave(drop)
+                stay += 1
+            if self._worker.is_awaited:
+                self._worker.put(self._look)
+                return
+            if stay >= _STAYING:
+                return
 
     def _take_drop(self, drop: Drop, *, late: Container[str] | None = None) -> None:
         """Take in a file, or reject it. One that may still be being written is left alone.
@@ -242,8 +270,8 @@ class Queue:
             if not drop.settled and isinstance(fault, Invalid) and not _is_json(drop.data):
                 return
             reason = {"detail": fault.detail, "status": fault.status, "time": time.time()}
-            self._write(partial(self._spool.reject, drop, reason))
-            self._run.control_errors.add(f"spool/new/{drop.name}", drop.data, Writer("spool"), fault)
+            if self._write(partial(self._spool.reject, drop, reason)):
+                self._run.control_errors.add(f"spool/new/{drop.name}", drop.data, Writer("spool"), fault)
 
     def _expire_drop(self, command: Command, drop: Drop) -> None:
         """Expire a file that was there before the stage: what was meant for one run must not hit the next."""
@@ -263,39 +291,35 @@ class Queue:
         if not drop.name.endswith(".json"):
             raise Invalid(f"{drop.name!a:.200} is no command: a command's file is named <id>.json")
         if not LEGAL_ID.fullmatch(drop.id):
-            raise Invalid(
-                f"{drop.id!a:.200} is no id: an id has 1 to 128 letters, digits, '.', '_', '-', and begins with one of "
-                "the first two"
-            )
+            raise Invalid(f"{drop.id!a:.200} is no id: {LEGAL_ID_WORDS}")
         request: Any = ANY.parse(drop.data)
         asked = request.root
         if asked.id is not None and asked.id != drop.id:
             raise Invalid(f"the id is {asked.id!r} in the file and {drop.id!r} by its name: leave it out, or rename it")
         return command_of(request, id_=drop.id, via="spool"), asked.session
 
-    def _submitted(self, command: Command, later: Later) -> None:
+    def _do_later(self, do: Callable[[], object], later: Later) -> None:
         try:
-            later.resolve(self._accept(command))
+            later.resolve(do())
         except Fault as fault:
             later.fail(fault)
+        except Exception as error:  # noqa: BLE001 - who waits must be told
+            later.fail(Fault(f"it could not be taken in: {type(error).__name__}: {message(error)}"))
 
     def _accept(self, command: Command, drop: Drop | None = None) -> dict[str, Any]:
-        """Take in a command, and return what its sender is told. Raises `Fault`, and OSError for a file that stays."""
+        """Take in a command, and return what its sender is told. Raises `Fault`, and `_Stays` for a file that stays."""
         known = self.table.record(command.id)
         if drop is None and known is not None and command.is_same(known):
             return {**known, **(known["result"] or {})} if command.kind.at_once else dict(known)
         if self._closed:
-            raise Conflict("the stage has ended, and takes no more commands")
+            raise Conflict(_CLOSED)
         self._refuse_used(command)
-        try:
-            command.kind.admit(self._run, command.args)
-            if command.kind.at_once:
-                return self._do_at_once(command, drop)
-        except (Fault, OSError):
-            raise
-        except Exception as error:
-            raise Fault(f"{command.kind.name} failed: {type(error).__name__}: {message(error)}") from error
+        self._admit(command.kind, command.args, command.within)
+        if command.kind.at_once:
+            return self._do_at_once(command, drop)
         if len(self.table.unfinished) >= LONGEST:
+            if drop is not None:
+                raise _Stays
             raise Unavailable(f"{LONGEST} commands wait already: cancel some, or send this one later")
         if not self._put("queued", command) and drop is not None:
             raise _Stays
@@ -306,9 +330,20 @@ class Queue:
         self._run.changed()
         return dict(command.record)
 
+    def _admit(self, kind: Kind, args: Arguments, within: tuple[str, ...]) -> None:
+        """Raise the `Fault` with which a kind refuses arguments now."""
+        try:
+            kind.admit(self._run, args)
+        except Invalid as invalid:
+            raise invalid.below(*within) from None
+        except Fault:
+            raise
+        except Exception as error:
+            raise Fault(f"{kind.name} failed: {type(error).__name__}: {message(error)}") from error
+
     def _do_at_once(self, command: Command, drop: Drop | None) -> dict[str, Any]:
         place, now = self._run.points.place(None), time.time()
-        result = command.kind.do(self._run, command)
+        result = command.kind.do(self._run, command.args, command)
         command.change(status="succeeded", result=result, place=place, started=now, finished=time.time())
         self.table.add(command)
         self._finished(command)
@@ -321,29 +356,33 @@ class Queue:
         if command.id in self.table or command.id in self._spool.used:
             raise Conflict(f"the id {command.id!r} is used: each command has one of its own")
 
-    def _claimed(self, command: Command) -> None:
+    def _claimed(self, command: Command, claim: SimpleQueue[bool]) -> None:
         self._put("executing", command)
-        if command.claim is not None:
-            command.claim.put(True)
+        claim.put(True)
 
     def _finished(self, command: Command) -> None:
         record = command.record
-        self.table.close(record)
         if record["status"] in {"succeeded", "failed"} and not is_hold(command.kind.name):
-            self._tell(entry_of(record, "done" if record["status"] == "succeeded" else "failed"))
+            self._tell(entry_of(record, "done" if record["status"] == "succeeded" else "failed", record["place"]))
         self._put("done", command)
+        self.table.close(command.record)
 
     def _end(self) -> None:
+        """Expire what waits. What the disk has not taken down in time to be done is not done either."""
+        ended = _error("expired", "the stage has ended before it was due")
+        for command in self.table.unfinished:
+            if command.take() or command.status == "executing":
+                command.change(status="expired", finished=time.time(), error=ended)
+                self._finished(command)
+        self._ended = True
         if self._owns:
-            self._spool.close()
+            self._disown()
 
     def _put(self, state: str, command: Command) -> bool:
         """Write a command's record; return whether it is on the disk."""
         durable = self._write(lambda: self._spool.put(state, {**command.record, "durable": True}))
         if durable != command.record["durable"]:
             command.change(durable=durable)
-            if state == "done":
-                self.table.close(command.record)
         if state != "executing" and is_hold(command.record["kind"]):
             self._note_hold(of_command(command.record))
         return durable
@@ -377,21 +416,6 @@ class Queue:
             self._run.log.alert(f"{what} can't be written: {error}", what)
 
 
-def entry_of(record: CommandRecord, event: str) -> Entry:
-    """Return the ledger's line for what a command did."""
-    return cast(
-        "Entry",
-        {
-            "revision": 0,
-            "time": record["finished"] or time.time(),
-            "event": event,
-            **{key: record[key] for key in ("id", "kind", "args", "source", "via", "place")},
-            "changes": (record["result"] or {}).get("changes", []),
-            "error": record["error"],
-        },
-    )
-
-
 class _Stays(OSError):  # noqa: N818 - it says what becomes of the file
     """A file stays in `new/`, since the disk does not take its record."""
 
@@ -399,6 +423,13 @@ class _Stays(OSError):  # noqa: N818 - it says what becomes of the file
 def _is_record(record: Mapping[str, Any]) -> bool:
     """Whether a record has all that one of ours has."""
     return record.keys() >= CommandRecord.__required_keys__ and isinstance(record["args"], dict)
+
+
+def _true(result: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a result, without changes of a value to itself."""
+    if result is None or "changes" not in result:
+        return result
+    return {**result, "changes": [change for change in result["changes"] if change["old"] != change["new"]]}
 
 
 def _undone(left: CommandRecord) -> CommandRecord:

@@ -18,9 +18,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim import ASGD, LBFGS, Optimizer, Rprop
 
-from midrun.changes import Change, Target, invalid, json_of, number_of, targets
+from midrun.command import Change
 from midrun.fs.faults import Refused
 from midrun.schedulers import family_of, forecast, has_fixed_rates, is_torchs, owner_of
+from midrun.targets import Target, invalid, json_of, number_of, targets
 
 _GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 """The rates that a parameter group holds."""

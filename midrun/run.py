@@ -149,6 +149,7 @@ class Run:
             else:
                 face.service.turn_off(f"{option}=False")
         self.disk.put(self._write_last_state)
+        self.disk.put(self.artifacts.sweep)
         if self.config.inspection_strict:
             self._insist()
 
@@ -233,13 +234,20 @@ class Run:
         self.points.reach_step()
 
     def end_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Show a sample at a batch's end, in training or in another stage."""
+        """Show a sample at the end of a training batch, and do what is due."""
         self.publish(batch_idx)
         asks = self._asks
         if asks[0] != asks[1]:
             # A face waits, and this loop may be one that never leaves the GIL for long.
             time.sleep(_GIL_BREAK)
         self.points.reach_batch_end()
+
+    def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
+        self.publish(batch_idx)
+        if self._asks[0] != self._asks[1]:
+            time.sleep(_GIL_BREAK)
+        self.points.reach_evaluation()
         if self.loop.halts:
             raise Halt
 
@@ -247,6 +255,8 @@ class Run:
         """Show also what has been logged since the last safe point, in what came after it in the same hook."""
         if self._stepping is None:
             self.publish(self._sample.batch)
+        elif self._stepping:
+            self._stepping = []  # Somebody has looked before it was logged.
 
     def begin_epoch(self) -> None:
         """Show a sample before the first batch of an epoch."""

@@ -15,7 +15,7 @@ from midrun.command import Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION
 from midrun.fs.faults import Fault, message
 from midrun.hold import Active, LetGo, is_hold
-from midrun.queue import entry_of
+from midrun.ledger import entry_of
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -60,14 +60,15 @@ class SafePoints:
                 self.reach(STEP)
 
     def reach_batch_end(self) -> None:
-        """Reach the end of a batch, of training or of another stage."""
+        """Reach the end of a training batch."""
         self._unannounced += 1
         if self._waiting or self._inbox.qsize():
-            stage = self._loop.stage
-            if stage == "train":
-                self.reach("train_batch_end")
-            elif not self._loop.fits:
-                self.reach(EVALUATION)
+            self.reach("train_batch_end")
+
+    def reach_evaluation(self) -> None:
+        """Reach the end of a batch of `trainer.validate`, `test` or `predict`; within training it is no safe point."""
+        if (self._waiting or self._inbox.qsize()) and not self._loop.fits:
+            self.reach(EVALUATION)
 
     def reach(self, point: str) -> None:
         """Do what is due at a safe point."""
@@ -76,8 +77,8 @@ class SafePoints:
         from_step, from_epoch = self._soonest.get(point, _NEVER)
         if step >= from_step or epoch >= from_epoch:
             for command in [command for command in self._waiting if self._is_due(command, point)]:
-                if command in self._waiting:
-                    self._run_one(command, point)
+                if command in self._waiting and not self._run_one(command, point):
+                    return
 
     def place(self, point: str | None) -> Place:
         """Return where training is."""
@@ -104,7 +105,7 @@ class SafePoints:
         run.refresh()
         run.queue.note_hold(active.record())
         run.write_down()
-        run.queue.tell({**entry_of(command.record, "held"), "place": active.place})
+        run.queue.tell(entry_of(command.record, "held", active.place))
         try:
             self._stand(command, point)
         except BaseException as error:
@@ -112,7 +113,7 @@ class SafePoints:
             raise
         finally:
             holds.active = None
-            run.queue.tell({**entry_of(command.record, "released"), "place": active.place})
+            run.queue.tell(entry_of(command.record, "released", active.place))
             run.refresh()
             run.write_down()
         held = time.time() - active.since
@@ -123,7 +124,8 @@ class SafePoints:
         while True:
             for command in list(self._waiting):
                 if self._runs_while_held(command, point):
-                    self._run_one(command, point)
+                    if not self._run_one(command, point):
+                        break
                     if hold.is_over:
                         return  # It was a stop.
             if self._loop.is_told_to_end:
@@ -158,18 +160,21 @@ class SafePoints:
             and not self._loop.announces_steps
         )
 
-    def _run_one(self, command: Command, point: str) -> None:
-        """Do a command, if it is still there to be done and the disk knows of it."""
+    def _run_one(self, command: Command, point: str) -> bool:
+        """Do a command, if it is still there to be done; return False where the disk is too slow to know of it yet.
+
+        Then those behind it wait as well: they are done in their order, and training does not wait for each.
+        """
         if command.claim is None and not command.take():
             self._drop(command)
-            return
+            return True
         if not self._run.queue.claim(command):
-            return
+            return False
         self._drop(command)
         outer, self._at = self._at, point
         place = self.place(point)
         try:
-            result = command.kind.do(self._run, command)
+            result = command.kind.do(self._run, command.args, command)
         except Exception as error:  # noqa: BLE001 - whatever a command does, training goes on
             self._run.queue.finish(command, "failed", error=self._told(command, error), place=place)
         except BaseException as error:
@@ -181,6 +186,7 @@ class SafePoints:
         finally:
             self._at = outer
             self._run.refresh()
+        return True
 
     def _told(self, command: Command, error: Exception) -> ErrorRecord:
         """Return why a command failed; a mistake that is not the sender's goes to the log whole."""

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.swa_utils import SWALR
 
-from midrun.changes import number_of, untouched_randomness
+from midrun.targets import number_of, untouched_randomness
 
 _FORECAST = 20
 """How many rates a scheduler that is not torch's is asked for."""

@@ -78,5 +78,7 @@ class Service:
         self._become("off", reason)
 
     def _become(self, state: State, reason: str | None) -> None:
+        if (state, reason) == (self.state, self.reason) and state != "off":
+            return
         self._record = ServiceRecord(state=state, reason=reason, since=time.time())
         self._changed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import random
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 import midrun
-from midrun.fs.render import jsonable
+from midrun.fs.render import render
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -27,36 +26,32 @@ def write_snapshot(run: Run, path: str) -> None:
     """Make a directory with `state.json` and, for `torch.load(weights_only=True)`, `rng.pt`."""
     folder = Path(path)
     folder.mkdir()
-    document = {"format": FORMAT, **state(run)}
-    (folder / "state.json").write_text(f"{json.dumps(document, indent=2, ensure_ascii=False)}\n")
+    (folder / "state.json").write_bytes(render("state.json", {"format": FORMAT, **state(run)}))
     torch.save(random_states(), folder / "rng.pt")
 
 
 def state(run: Run) -> dict[str, Any]:
-    """Return the state in JSON's types."""
+    """Return the state."""
     sample = run.loop.sample(run.loop.batch)
     values = sample.values()
-    described: dict[str, Any] = jsonable(
-        {
-            "time": time.time(),
-            "run_id": run.run_id,
-            "stage": run.stage,
-            "global_step": sample.global_step,
-            "epoch": sample.epoch,
-            "batch": sample.batch,
-            "metrics": values.metrics,
-            "learning_rates": values.rates,
-            "memory": memory(),
-            "versions": {
-                "midrun": midrun.__version__,
-                "lightning": lightning.__version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-        }
-    )
-    return described
+    return {
+        "time": time.time(),
+        "run_id": run.run_id,
+        "stage": run.stage,
+        "global_step": sample.global_step,
+        "epoch": sample.epoch,
+        "batch": sample.batch,
+        "metrics": values.metrics,
+        "learning_rates": values.rates,
+        "memory": memory(),
+        "versions": {
+            "midrun": midrun.__version__,
+            "lightning": lightning.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
 
 
 def memory() -> dict[str, Any]:

@@ -176,4 +176,4 @@ def _named(value: object) -> str:
 
 
 def _refuse(argument: str, text: str, kind: str) -> NoReturn:
-    raise Invalid(text, [FieldError(loc=["body", "args", argument], msg=text, type=kind)])
+    raise Invalid(text, [FieldError(loc=[argument], msg=text, type=kind)])

@@ -19,10 +19,10 @@ from midrun.cli import telling
 from midrun.cli.finding import Run, document, read, restored
 from midrun.cli.telling import Trouble, one_line, say, shown, tell
 from midrun.command import OVER, new_id
-from midrun.fs.control import LONGEST_WRITE
+from midrun.fs.control import LEGAL_ID, LONGEST_WRITE
 from midrun.fs.disk import write_whole
 from midrun.fs.render import render
-from midrun.fs.spool import LEGAL_ID, STATES
+from midrun.fs.spool import STATES
 from midrun.hold import is_hold
 
 TAKEN_HERE, TAKEN_ELSEWHERE = 10.0, 90.0

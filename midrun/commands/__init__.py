@@ -8,9 +8,8 @@ from pydantic import Field, RootModel, create_model
 
 from midrun.command import Command
 from midrun.commands import artifacts, hparam, optimizer, standstill
-from midrun.commands.kind import Arguments, Execution, Kind, When, _absent
-from midrun.fs.control import Form
-from midrun.fs.spool import LEGAL_ID
+from midrun.commands.kind import Arguments, Execution, Kind, When, absent
+from midrun.fs.control import LEGAL_ID, Form
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -42,17 +41,15 @@ def _request(kind: Kind) -> type[Arguments]:
         "args": (kind.Arguments, args),
         "id": (
             Annotated[str, Field(pattern=f"^{LEGAL_ID.pattern}$")],
-            Field(
-                default_factory=_absent, description="Its id; by repeating a request with its id nothing is doubled."
-            ),
+            Field(default_factory=absent, description="Its id; by repeating a request with its id nothing is doubled."),
         ),
         "session": (
             Literal["next"],
-            Field(default_factory=_absent, description="The file may have been in the spool before the stage begins."),
+            Field(default_factory=absent, description="The file may have been in the spool before the stage begins."),
         ),
         "source": (
             Literal["command line", "hook", "script"],
-            Field(default_factory=_absent, description="Who asks, for the record."),
+            Field(default_factory=absent, description="Who asks, for the record."),
         ),
     }
     if not kind.at_once:

@@ -34,10 +34,9 @@ class Checkpoint(Kind):
         """Refuse what can't be done to one rank of several."""
         run.refuse_many_ranks(self)
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
-        label = command.args.label  # type: ignore[attr-defined]  # its own arguments
-        return run.artifacts.write("checkpoints", "ckpt", run.loop.save_checkpoint, command, label)
+        return run.artifacts.write("checkpoints", "ckpt", run.loop.save_checkpoint, command, args.label)
 
 
 class Snapshot(Kind):
@@ -51,7 +50,6 @@ class Snapshot(Kind):
     bare = "label"
     while_held = True
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
-        label = command.args.label  # type: ignore[attr-defined]  # its own arguments
-        return run.artifacts.write("snapshots", "", lambda path: write_snapshot(run, path), command, label)
+        return run.artifacts.write("snapshots", "", lambda path: write_snapshot(run, path), command, args.label)

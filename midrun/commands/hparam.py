@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, JsonValue
 
-from midrun.changes import Change
-from midrun.command import Command
+from midrun.command import Change, Command
 from midrun.commands.kind import Arguments, Kind
 from midrun.tunables import admitted, set_tunable
 
@@ -35,8 +34,7 @@ class SetHparam(Kind):
         run.refuse_many_ranks(self)
         admitted(run.loop.module, args.name, args.value)
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Value, command: Command) -> dict[str, Any]:
         """Set it."""
-        args: Any = command.args
         old, new = set_tunable(run.loop.module, args.name, args.value)
-        return {"changes": [] if old == new else [Change(what=args.name, old=old, new=new)]}
+        return {"changes": [Change(what=args.name, old=old, new=new)]}

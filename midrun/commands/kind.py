@@ -29,16 +29,17 @@ class Arguments(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def _absent() -> Any:  # noqa: ANN401 - it stands for what was not given, and null is no value that can be given
+def absent() -> Any:  # noqa: ANN401 - it stands for any value that was not given
+    """Return what stands for a value that was not given: null is none that can be given."""
     return None
 
 
 class When(Arguments):
     """When a command is due: at a safe point, from an epoch or step on, or both."""
 
-    safe_point: SafePoint = Field(default_factory=_absent, description="Only at this safe point.")
-    epoch: int = Field(default_factory=_absent, ge=0, description="Not before this epoch, counted from 0.")
-    global_step: int = Field(default_factory=_absent, ge=0, description="Not before so many optimizer steps.")
+    safe_point: SafePoint = Field(default_factory=absent, description="Only at this safe point.")
+    epoch: int = Field(default_factory=absent, ge=0, description="Not before this epoch, counted from 0.")
+    global_step: int = Field(default_factory=absent, ge=0, description="Not before so many optimizer steps.")
 
     @model_validator(mode="after")
     def _is_one(self) -> When:
@@ -81,6 +82,6 @@ class Kind:
     def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Raise a `Fault` when arguments that are no mistake in themselves can't be done in this run."""
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Any, command: Command) -> dict[str, Any]:  # noqa: ANN401 - as above
         """Do it, and return the result. Anything that it raises makes the command fail, and training goes on."""
         raise NotImplementedError

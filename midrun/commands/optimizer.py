@@ -9,6 +9,9 @@ from pydantic import Field
 from midrun.command import Command
 from midrun.commands.kind import POINTS, Arguments, Kind
 from midrun.fs.faults import Refused
+from midrun.momentum import reset_momentum
+from midrun.optimizer_options import set_optimizer_option
+from midrun.rates import set_learning_rate
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -85,11 +88,8 @@ class SetLearningRate(_OfOptimizers):
         """Whether it is about one optimizer or group."""
         return args.optimizer is not None or args.group is not None
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Rate, command: Command) -> dict[str, Any]:
         """Set it, and whatever a scheduler would set it from."""
-        from midrun.rates import set_learning_rate  # noqa: PLC0415 - torch
-
-        args: Any = command.args
         report = set_learning_rate(
             run.loop.optimizers, run.loop.schedulers, args.value, optimizer=args.optimizer, group=args.group
         )
@@ -108,11 +108,8 @@ class ResetMomentum(_OfOptimizers):
         del args
         return True
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Which, command: Command) -> dict[str, Any]:
         """Zero the buffers in place."""
-        from midrun.momentum import reset_momentum  # noqa: PLC0415 - torch
-
-        args: Any = command.args
         return {**reset_momentum(run.loop.optimizers, optimizer=args.optimizer)}
 
 
@@ -126,11 +123,8 @@ class SetOptimizerOption(_OfOptimizers):
         """Whether it is about one optimizer or group."""
         return args.optimizer is not None or args.group is not None
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Option, command: Command) -> dict[str, Any]:
         """Set it, once a trial has shown that the optimizer goes on with it."""
-        from midrun.optimizer_options import set_optimizer_option  # noqa: PLC0415 - torch
-
-        args: Any = command.args
         report = set_optimizer_option(
             run.loop.optimizers,
             run.loop.schedulers,
@@ -156,8 +150,7 @@ class SetGradientClip(_OfOptimizers):
         if reason is not None:
             raise Refused(reason)
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Clip, command: Command) -> dict[str, Any]:
         """Set it on the Trainer, which looks at each step."""
-        args: Any = command.args
         self.admit(run, args)
         return {"changes": run.loop.set_gradient_clip(args.value, args.algorithm)}

@@ -44,7 +44,7 @@ class Hold(Kind):
         if run.holds.stopped:
             raise Conflict("a stop has run: there is nothing to hold until the next fit, validate or test begins")
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Reason, command: Command) -> dict[str, Any]:
         """Stand still until somebody lets go."""
         return run.points.hold(command)
 
@@ -61,11 +61,11 @@ class Continue(Kind):
     name = "continue"
     at_once = True
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Arguments, command: Command) -> dict[str, Any]:
         """Let go."""
         source = command.record["source"]
         pauses = [hold for hold in run.holds.pending() if hold.record["kind"] == "pause"]
-        return {"cancelled_holds": run.holds.cancel(pauses, source), "released": run.holds.release(source)}
+        return {"cancelled_holds": run.queue.cancel(pauses, source), "released": run.holds.release(source)}
 
 
 class Release(Kind):
@@ -81,7 +81,7 @@ class Release(Kind):
         if not run.holds.names(args.id):
             raise _no_such(run, args.id) or Conflict(f"the hold {args.id!r} is not active: {_status(run, args.id)}")
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Target, command: Command) -> dict[str, Any]:
         """Let go."""
         return {"released": run.holds.release(command.record["source"]), "cancelled_holds": []}
 
@@ -102,10 +102,10 @@ class Cancel(Kind):
                 f"only what waits can be cancelled, and {args.id!r} does not: {_status(run, args.id)}"
             )
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Target, command: Command) -> dict[str, Any]:
         """Cancel it, unless training has just begun to do it."""
-        id_ = command.args.id  # type: ignore[attr-defined]  # its own arguments
-        cancelled = run.holds.cancel([c for c in run.queue.table.queued if c.id == id_], command.record["source"])
+        id_ = args.id
+        cancelled = run.queue.cancel([c for c in run.queue.table.queued if c.id == id_], command.record["source"])
         if not cancelled:
             raise Conflict(f"only what waits can be cancelled, and {id_!r} does not: {_status(run, id_)}")
         return {"cancelled": id_}
@@ -122,11 +122,11 @@ class Stop(Kind):
         """Refuse what can't be done to one rank of several."""
         run.refuse_many_ranks(self)
 
-    def do(self, run: Run, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Arguments, command: Command) -> dict[str, Any]:
         """Stop, and hold no more."""
         run.holds.stopped = True
         run.loop.stop()
-        cancelled = run.holds.cancel(run.holds.pending(), "stop")
+        cancelled = run.queue.cancel(run.holds.pending(), "stop")
         return {"cancelled_holds": cancelled, "released": run.holds.end("stop")}
 
 

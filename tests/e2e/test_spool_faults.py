@@ -30,7 +30,7 @@ from tests.e2e.runs import REPOSITORY, Run
 QUIET = {"rest_enabled": False, "fuse_enabled": False}
 REST = {"fuse_enabled": False}
 STOP = {"kind": "stop"}
-KNOWN = {
+KNOWN: dict[str, Any] = {
     "kind": "stop",
     "args": {},
     "execution": {},

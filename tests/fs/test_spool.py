@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from midrun.fs import spool as module
+from midrun.fs.control import LEGAL_ID
 from midrun.fs.disk import append_whole, write_whole
-from midrun.fs.spool import KEPT, LEGAL_ID, STATES, Drop, Spool, Taken
+from midrun.fs.spool import KEPT, STATES, Drop, Spool, Taken
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 

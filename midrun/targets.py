@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,16 +14,6 @@ from torch.optim import Optimizer
 
 from midrun.fs.faults import Conflict, Invalid
 from midrun.sample import is_real_scalar
-
-
-class Change(TypedDict):
-    """One value of the control state that was changed."""
-
-    what: str
-    """Where it is, for example "optimizers/0/groups/1/lr"."""
-    old: Any
-    """JSON values, both; a number that JSON has no form for is its text, "nan" say."""
-    new: Any
 
 
 class Target(NamedTuple):
@@ -42,7 +32,7 @@ class Target(NamedTuple):
 
 def invalid(argument: str, message: str, kind: str = "value_error") -> Invalid:
     """Return the fault of an argument that a command does not take."""
-    return Invalid(message, errors=[{"loc": ["body", "args", argument], "msg": message, "type": kind}])
+    return Invalid(message, errors=[{"loc": [argument], "msg": message, "type": kind}])
 
 
 def targets(optimizers: Sequence[Optimizer], optimizer: int | None, group: int | None = None) -> list[Target]:
