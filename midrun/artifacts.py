@@ -150,12 +150,12 @@ class Artifacts(Dir):
     @file("checkpoints.json", slow=True)
     def checkpoint_index(self) -> WrittenIndex:
         """The checkpoints that commands wrote, the newest first."""
-        return self._run.artifacts.index("checkpoints")
+        return self._run.store.index("checkpoints")
 
     @file("snapshots.json", slow=True)
     def snapshot_index(self) -> WrittenIndex:
         """The snapshots that commands wrote, the newest first."""
-        return self._run.artifacts.index("snapshots")
+        return self._run.store.index("snapshots")
 
 
 def _files(directory: Path) -> list[ArtifactRecord]:

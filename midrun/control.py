@@ -94,12 +94,12 @@ class _ControlDir(Dir):
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
 
     @file("errors.json", cached=False)
     def errors(self) -> ErrorList:
         """The newest writes that were refused, with the reasons."""
-        return ErrorList(errors=self._run.control_errors.newest())
+        return ErrorList(errors=self.run.control_errors.newest())
 
 
 def _declared(kind: Kind) -> Control[_ControlDir, Later]:
@@ -108,22 +108,22 @@ def _declared(kind: Kind) -> Control[_ControlDir, Later]:
     def store(owner: _ControlDir, args: Arguments, writer: Writer) -> Later:
         face = writer.face
         command = Command(kind, args, id_=_token(writer), source=face, via=face, within=("body",))
-        return _submit(owner._run, command)  # noqa: SLF001 - its own
+        return _submit(owner.run, command)
 
     def admit(owner: _ControlDir, args: Arguments) -> Later:
-        return owner._run.queue.check(kind, args, ("body",))  # noqa: SLF001 - its own
+        return owner.run.queue.check(kind, args, ("body",))
 
     return Control(Form(kind.name, kind.doc, kind.Arguments, kind.bare), store, admit, CommandRecord)
 
 
 def _store_any(owner: _ControlDir, request: Any, writer: Writer) -> Later:  # noqa: ANN401 - a model of `commands`
     command = command_of(request, id_=_token(writer), via=writer.face)
-    return _submit(owner._run, command)  # noqa: SLF001 - its own
+    return _submit(owner.run, command)
 
 
 def _admit_any(owner: _ControlDir, request: Any) -> Later:  # noqa: ANN401 - as above
     asked = request.root
-    return owner._run.queue.check(KINDS[asked.kind], asked.args)  # noqa: SLF001 - its own
+    return owner.run.queue.check(KINDS[asked.kind], asked.args)
 
 
 ControlDir: type[_ControlDir] = type(
@@ -160,35 +160,35 @@ class Commands(Dir):
         return None if self._run.queue.table.record(name) is None else CommandDir(self._run, name)
 
 
-class _Cancelling(Dir):
+class _OneCommand(Dir):
     """What can be done to one command."""
 
     def __init__(self, run: Run, id_: str) -> None:
-        self._run, self._id = run, id_
+        self.run, self.id = run, id_
 
     def _record(self) -> CommandRecord:
-        record = self._run.queue.table.record(self._id)
+        record = self.run.queue.table.record(self.id)
         if record is None:
-            raise Gone(f"the command {self._id!r} is over, and so are 1000 since")
+            raise Gone(f"the command {self.id!r} is over, and so are 1000 since")
         return record
 
 
-def _about(kind: str) -> Control[_Cancelling, Later]:
+def _about(kind: str) -> Control[_OneCommand, Later]:
     """Return the control file that does a kind of command to one command."""
     kind_ = KINDS[kind]
 
-    def store(owner: _Cancelling, _: Arguments, writer: Writer) -> Later:
-        args = kind_.Arguments.model_validate({"id": owner._id})  # noqa: SLF001 - its own
+    def store(owner: _OneCommand, _: Arguments, writer: Writer) -> Later:
+        args = kind_.Arguments.model_validate({"id": owner.id})
         command = Command(kind_, args, id_=_token(writer), source=writer.face, via=writer.face)
-        return _submit(owner._run, command)  # noqa: SLF001 - as above
+        return _submit(owner.run, command)
 
-    def admit(owner: _Cancelling, _: Arguments) -> Later:
-        return owner._run.queue.check(kind_, kind_.Arguments.model_validate({"id": owner._id}))  # noqa: SLF001 - as above
+    def admit(owner: _OneCommand, _: Arguments) -> Later:
+        return owner.run.queue.check(kind_, kind_.Arguments.model_validate({"id": owner.id}))
 
     return Control(Form(kind, kind_.doc, Arguments), store, admit, CommandRecord)
 
 
-class CommandDir(_Cancelling):
+class CommandDir(_OneCommand):
     """One command."""
 
     @file("command.json", cached=False)
@@ -237,14 +237,14 @@ class HoldFiles(Dir):
         return HoldDir(self._run, name) if record is not None and is_hold(record["kind"]) else None
 
 
-class HoldDir(_Cancelling):
+class HoldDir(_OneCommand):
     """One hold."""
 
     @file("hold.json", cached=False)
     def hold(self) -> HoldRecord:
         """The hold, and where training stands or stood."""
-        active = self._run.holds.active
-        if active is not None and active.command.id == self._id:
+        active = self.run.holds.active
+        if active is not None and active.command.id == self.id:
             return active.record()
         return of_command(self._record())
 

@@ -276,7 +276,9 @@ class Queue:
     def _expire_drop(self, command: Command, drop: Drop) -> None:
         """Expire a file that was there before the stage: what was meant for one run must not hit the next."""
         self._refuse_used(command)
-        late = _error("expired", 'it was there before the stage began; "session": "next" lets it wait for one')
+        late = _error(
+            "expired", 'it was there before the run took its spool; "session": "next" lets it wait for the next stage'
+        )
         command.change(status="expired", error=late, finished=time.time())
         self._spool.put("done", command.record)
         self.table.close(command.record)
@@ -413,7 +415,7 @@ class Queue:
         try:
             do()
         except OSError as error:
-            self._run.log.alert(f"{what} can't be written: {error}", what)
+            self._run.log.alert(f"{what} can't be used: {error}", what)
 
 
 class _Stays(OSError):  # noqa: N818 - it says what becomes of the file

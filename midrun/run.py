@@ -116,7 +116,7 @@ class Run:
         self.log = RunLog(log, self.disk.put, self._slow.put)
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
         self._records = records.Records(self.directory, self.artifact_dir, self.services["records"])
-        self.artifacts = Store(self, self.artifact_dir)
+        self.store = Store(self, self.artifact_dir)
         self.control_errors = ControlErrors()
         self.queue = Queue(self, self.directory)
         self.holds = Holds(self)
@@ -149,7 +149,7 @@ class Run:
             else:
                 face.service.turn_off(f"{option}=False")
         self.disk.put(self._write_last_state)
-        self.disk.put(self.artifacts.sweep)
+        self.disk.put(self.store.sweep)
         if self.config.inspection_strict:
             self._insist()
 

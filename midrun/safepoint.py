@@ -12,7 +12,7 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from midrun.command import Command, ErrorRecord, Place
-from midrun.commands.kind import EVALUATION
+from midrun.commands.kind import EVALUATION, Kind
 from midrun.fs.faults import Fault, message
 from midrun.hold import Active, LetGo, is_hold
 from midrun.ledger import entry_of
@@ -179,7 +179,8 @@ class SafePoints:
             self._run.queue.finish(command, "failed", error=self._told(command, error), place=place)
         except BaseException as error:
             ended = ErrorRecord(type=type(error).__name__, message="the process was told to end")
-            self._run.queue.finish(command, "failed", error=ended, place=place)
+            left = None if command.released_by is None else {"released_by": command.released_by}
+            self._run.queue.finish(command, "failed", result=left, error=ended, place=place)
             raise
         else:
             self._run.queue.finish(command, "succeeded", result=result, place=place)
@@ -222,7 +223,7 @@ class SafePoints:
             epochs = float("inf") if command.from_epoch is None else command.from_epoch
             if command.from_step is None and command.from_epoch is None:
                 epochs = 0
-            for point in command.points or _ALL:
+            for point in command.points or Kind.points:
                 known = soonest.get(point, _NEVER)
                 soonest[point] = (min(known[0], steps), min(known[1], epochs))
             if not command.is_scheduled and STEP in command.points:
@@ -231,4 +232,3 @@ class SafePoints:
 
 
 _NEVER = (float("inf"), float("inf"))
-_ALL = ("train_batch_end", "train_epoch_end", "validation_epoch_end", STEP, "fit_end", EVALUATION)

@@ -90,7 +90,7 @@ ROUTES = (
     ),
     Route(
         "/commands/{id}/cancel",
-        "Give up a command",
+        "Cancel a command",
         node="commands/{id}/cancel",
         post=nodes.write,
         methods=nodes.methods,
@@ -104,10 +104,8 @@ ROUTES = (
         post=nodes.write,
     ),
     Route("/holds/{id}", "One hold", node="holds/{id}/hold.json", get=nodes.show, methods=nodes.methods),
-    Route("/holds/{id}/cancel", "Give up a hold", node="holds/{id}/cancel", post=nodes.write, methods=nodes.methods),
-    Route(
-        "/holds/{id}/release", "Go on from a hold", node="holds/{id}/release", post=nodes.write, methods=nodes.methods
-    ),
+    Route("/holds/{id}/cancel", "Cancel a hold", node="holds/{id}/cancel", post=nodes.write, methods=nodes.methods),
+    Route("/holds/{id}/release", "Release a hold", node="holds/{id}/release", post=nodes.write, methods=nodes.methods),
     Route(
         "/control/{name}",
         "Anything that can be written under control/: what it takes, and writing it",
@@ -117,7 +115,7 @@ ROUTES = (
         methods=nodes.methods,
         shows=_ANY,
     ),
-    Route("/control-log", "What has been asked of the run, and by whom", node="state/control-log.json", get=nodes.show),
+    Route("/control-log", "What was done to the run, and by whom", node="state/control-log.json", get=nodes.show),
     Route(
         "/checkpoints",
         "The checkpoints",

@@ -138,6 +138,6 @@ def _status(run: Run, id_: str) -> str:
     record = run.queue.table.record(id_)
     if record is None:
         return "it is unknown"
-    if is_hold(record["kind"]) and run.holds.names(id_):
-        return "it is an active hold"
+    if is_hold(record["kind"]) and record["status"] == "executing":
+        return "it is an active hold" if run.holds.names(id_) else "it has been released"
     return f"it is {record['status']}"

@@ -332,7 +332,7 @@ def test_a_reader_never_sees_half_of_one(tmp_path: Path) -> None:
                 if not name.startswith(".") and name != "index.json":
                     assert loaded(model.live.artifact_dir / "checkpoints" / name)["state_dict"]
                     seen.add(name)
-            for listed in model.live.artifacts.index("checkpoints")["artifacts"]:
+            for listed in model.live.store.index("checkpoints")["artifacts"]:
                 assert Path(listed["path"]).stat().st_size == listed["size"]
             looks[0] += 1
 
