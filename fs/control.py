@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,10 @@ class Form:
 
     def usage(self) -> str:
         """Return the text that tells a reader of the control file what to write into it."""
+        choices = self.schema().get("discriminator", {})
+        if choices:
+            named = ", ".join(choices["mapping"])
+            return f'{self.doc}\n\nWrite a JSON object whose member "{choices["propertyName"]}" is one of {named}.'
         properties = self.schema().get("properties", {})
         lines = [self.doc, "", "Write a JSON object with these members:" if properties else "It takes no arguments."]
         required = set(self.schema().get("required", ()))
@@ -120,7 +124,22 @@ class Form:
             loc, msg = (chosen_by,), f"{item['ctx']['tag']!r} is none of {item['ctx']['expected_tags']}"
         elif type_ == "union_tag_not_found":
             loc, msg, type_ = (chosen_by,), "Field required", "missing"
+        elif type_ == "extra_forbidden":
+            known = self._members(item["loc"][:-1])
+            msg = f"It is unknown: there are {', '.join(known)}" if known else "It is unknown: there are none here"
         return FieldError(loc=["body", *loc], msg=msg, type=type_)
+
+    def _members(self, place: Iterable[str | int]) -> list[str]:
+        """Return the members that there may be at a place of the document, as pydantic names it."""
+        schema = self.schema()
+        for step in ("", *place):
+            if "discriminator" in schema:
+                schema = {"$ref": schema["discriminator"]["mapping"].get(step, "")} if step else schema
+            elif step:
+                schema = schema.get("properties", {}).get(step, {})
+            if "$ref" in schema:
+                schema = self.schema().get("$defs", {}).get(str(schema["$ref"]).rpartition("/")[2], {})
+        return list(schema.get("properties", ()))
 
     def _document(self, data: bytes) -> bytes:
         """Return the JSON object that `data` means: itself, no arguments at all, or a bare value's object."""

@@ -67,6 +67,8 @@ class Drop:
     data: bytes
     problem: str | None
     """Why it can't be read."""
+    came: float
+    """When it came there, in seconds of the file system's clock."""
     settled: bool
     """It has not changed for a while, so nobody is still writing it."""
 
@@ -122,6 +124,15 @@ class Spool:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the lock is still where others look for it: who deletes the directory lets them in."""
+        try:
+            there = (self.directory / "lock").stat()
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
+        return self._key[1:] == (there.st_dev, there.st_ino)
 
     def close(self) -> None:
         """Own it no more."""
@@ -273,7 +284,7 @@ class Spool:
             data = _read(self.directory / "new" / name, LONGEST_WRITE + 1)
         except OSError as error:
             problem = f"{name!a:.200} can't be read: {error.strerror or error}"
-        return Drop(name, data, problem, settled)
+        return Drop(name, data, problem, status.st_ctime, settled)
 
     def _remove(self, name: str, seen: _Seen) -> None:
         seen.taken = True

@@ -53,6 +53,8 @@ class Attachment:
         self._port: int | None = None
         self._ending: Ending | None = None
         self._missed: set[str] = set()
+        self._nested: list[Trainer] = []
+        """Trainers that have taken up the model while another one trains it."""
 
     def __reduce__(self) -> tuple[type[Attachment], tuple[MidrunConfig, tuple[str, ...]]]:
         return type(self), (self.config, self.given)
@@ -108,6 +110,12 @@ class Attachment:
         trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
         if not self.config.midrun_enabled or trainer is None or trainer.strategy._lightning_module is not module:  # noqa: SLF001 - no other way
             return
+        if self.run is not None and self.run.loop.is_running and not self.run.loop.is_of(trainer):
+            # Another Trainer has the model in a hook of this one: this one goes on, and is the run.
+            self._nested.append(trainer)
+            message = "another Trainer uses the model while it is trained; midrun goes on showing the training"
+            self._tell(message, message)
+            return
         if self.run is not None and self.run.loop.module is not module:
             # A shallow copy of a model that is being trained: its run is another.
             vars(module)["_midrun"] = type(self)(self.config, self.given)
@@ -121,7 +129,10 @@ class Attachment:
             raise
 
     def teardown(self, module: LightningModule, stage: str) -> None:
-        """Stop the run."""
+        """Stop the run, unless it is another Trainer's part in it that ends."""
+        while self._nested:
+            if self._nested.pop().state.status == "running":
+                return
         self._stop()
 
     def _start(self, trainer: Trainer, module: LightningModule) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
@@ -127,6 +128,11 @@ class Command:
         """How it stands."""
         return self.record["status"]
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody has taken it."""
+        return not self._untaken
+
     def take(self) -> bool:
         """Take it, in order to do, cancel or expire it; return False if somebody else has. It never waits."""
         try:
@@ -154,3 +160,14 @@ class Command:
 def new_id() -> str:
     """Return an id that sorts by time and that nobody else has: `c-<time>-<random>`."""
     return f"c-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+
+
+def is_record(record: Mapping[str, Any]) -> bool:
+    """Whether a record has all that one of ours has."""
+    return record.keys() >= CommandRecord.__required_keys__ and isinstance(record["args"], dict)
+
+
+def undone(left: CommandRecord) -> CommandRecord:
+    """Return the end of a command that the process's end found waiting."""
+    error = ErrorRecord(type="expired", message="the process ended before it was due")
+    return {**left, "status": "expired", "error": error, "finished": time.time()}

@@ -57,6 +57,12 @@ class LetGo(NamedTuple):
     command: Command
 
 
+class Gone(NamedTuple):
+    """Tells the training thread that a command that it keeps for later is cancelled."""
+
+    command: Command
+
+
 class Holds:
     """The holds of a run.
 

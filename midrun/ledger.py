@@ -25,13 +25,18 @@ _OWED = 1000
 """Lines that could not be written, and are still to be: the newest."""
 
 
+Event = Literal["done", "failed", "held", "joined", "released"]
+
+
 class Entry(TypedDict):
     """One line."""
 
     revision: int
     """Counts the lines, from 1."""
+    session: float
+    """When the session began in which it was done, as in run.json."""
     time: float
-    event: Literal["done", "failed", "held", "released"]
+    event: Event
     id: str
     """The command's."""
     kind: str
@@ -41,13 +46,17 @@ class Entry(TypedDict):
     place: Place | None
     changes: list[Change]
     """Each value that is another one now."""
+    result: dict[str, Any] | None
+    """What else came of it."""
     error: ErrorRecord | None
 
 
-def entry_of(record: CommandRecord, event: Literal["done", "failed", "held", "released"], place: Place | None) -> Entry:
-    """Return the line for what a command did; the ledger numbers it."""
+def entry_of(record: CommandRecord, event: Event, place: Place | None) -> Entry:
+    """Return the line for what a command did; the ledger numbers it, and says in which session it was."""
+    result = {key: value for key, value in (record["result"] or {}).items() if key != "changes"}
     return Entry(
         revision=0,
+        session=0.0,
         time=record["finished"] or time.time(),
         event=event,
         id=record["id"],
@@ -57,6 +66,7 @@ def entry_of(record: CommandRecord, event: Literal["done", "failed", "held", "re
         via=record["via"],
         place=place,
         changes=(record["result"] or {}).get("changes", []),
+        result=result or None,
         error=record["error"],
     )
 
@@ -75,10 +85,13 @@ class Ledger:
     ----------
     path
         The file.
+    session
+        When this session began.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, session: float) -> None:
         self._path = path
+        self._session = session
         self.revision = 0
         self._newest: deque[Entry] = deque(maxlen=SHOWN)
         self._owed: deque[bytes] = deque(maxlen=_OWED)
@@ -118,7 +131,7 @@ class Ledger:
         Raises OSError, and it is shown all the same, and written before the next one.
         """
         self.revision += 1
-        entry = {**entry, "revision": self.revision}
+        entry = {**entry, "revision": self.revision, "session": self._session}
         self._newest.append(entry)
         self._owed.append(f"{json.dumps(entry, ensure_ascii=False)}\n".encode(errors="backslashreplace"))
         append_whole(self._path, b"".join(self._owed))

@@ -81,6 +81,13 @@ class Loop(Protocol):
         """Whether it trains, or validates within training."""
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has begun and not ended."""
+
+    def is_of(self, trainer: object) -> bool:
+        """Whether it is this Trainer's."""
+
+    @property
     def announces_steps(self) -> bool:
         """Whether every optimizer step is announced before it is made."""
 
@@ -98,6 +105,9 @@ class Loop(Protocol):
 
     def stop(self) -> None:
         """Have the loop end cleanly, soon."""
+
+    def insist(self) -> None:
+        """Have a loop that was told to end and has forgotten it end all the same."""
 
     def close(self) -> None:
         """Give the loop back as it came."""
@@ -198,6 +208,15 @@ class LightningLoop:
         return bool(self._trainer.state.fn == "fit")
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return bool(self._trainer.state.status == "running")
+
+    def is_of(self, trainer: object) -> bool:
+        """Whether it is this Trainer's."""
+        return self._trainer is trainer
+
+    @property
     def announces_steps(self) -> bool:
         """Whether every optimizer step is announced before it is made: a model may make its own, past Lightning."""
         return bool(self.module.automatic_optimization)
@@ -221,6 +240,11 @@ class LightningLoop:
         fit_loop.min_epochs, fit_loop.epoch_loop.min_steps = 0, None
         self.halts = not self.fits
 
+    def insist(self) -> None:
+        """Have a loop that was told to end and has forgotten it end all the same: a tuner resets its Trainer."""
+        if self._least is not None and self.fits and not self._trainer.should_stop:
+            self.stop()
+
     def close(self) -> None:
         """Give the Trainer back what stopping it took."""
         if self._least is not None:
@@ -233,7 +257,7 @@ class LightningLoop:
             inner = inner.checkpoint_io
         self._strategy.checkpoint_io = inner
         try:
-            self._trainer.save_checkpoint(path)
+            self._trainer.save_checkpoint(path, weights_only=False)
         finally:
             self._strategy.checkpoint_io = plugin
 
@@ -263,7 +287,7 @@ class LightningLoop:
             old = None if before is None else str(before.value)
             changes.append(Change(what="gradient_clip_algorithm", old=old, new=algorithm))
             trainer.gradient_clip_algorithm = GradClipAlgorithmType(algorithm)
-        return changes
+        return [change for change in changes if change["old"] != change["new"]]
 
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch.

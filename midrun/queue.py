@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
-from midrun.command import IN_REQUEST, Command, CommandRecord, ErrorRecord, Place, Status
+from midrun.command import IN_REQUEST, Command, CommandRecord, ErrorRecord, Place, Status, is_record, undone
 from midrun.commands import ANY, KINDS, command_of
 from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
 from midrun.fs.spool import Drop, Spool, Taken
-from midrun.hold import HoldRecord, LetGo, is_hold, of_command
+from midrun.hold import Gone, HoldRecord, LetGo, is_hold, of_command
 from midrun.ledger import Entry, Ledger, entry_of
 from midrun.table import Table
 from midrun.worker import Worker
@@ -66,12 +66,14 @@ class Queue:
         self._closed = self._ended = False
         self._is_blind = False
         """New files could not be looked for the last time."""
+        self._is_begun = False
+        """What was there when the stage began has been looked at."""
         self._asked_at = 0.0
-        self.ledger = Ledger(directory / "control-log.jsonl")
+        self.ledger = Ledger(directory / "control-log.jsonl", run.session["started"])
         self.begun = threading.Event()
         """Files that are put in from now on are this stage's."""
-        self.inbox: SimpleQueue[Command | LetGo] = SimpleQueue()
-        """What the training thread is told: commands, and that a hold is over."""
+        self.inbox: SimpleQueue[Command | LetGo | Gone] = SimpleQueue()
+        """What the training thread is told: commands, that a hold is over, and that a command is cancelled."""
 
     # ---- any thread
 
@@ -133,7 +135,7 @@ class Queue:
         place: Place | None = None,
     ) -> None:
         """Say what came of a command that was taken."""
-        command.change(status=status, finished=time.time(), result=_true(result), error=error, place=place)
+        command.change(status=status, finished=time.time(), result=result, error=error, place=place)
         self._worker.put(partial(self._finished, command))
         self._run.changed()
 
@@ -142,6 +144,7 @@ class Queue:
         taken = [command for command in commands if command.take()]
         for command in taken:
             self.finish(command, "cancelled", error=_error("cancelled", f"cancelled by {by}"))
+            self.inbox.put(Gone(command))
         return [command.id for command in taken]
 
     def tell(self, entry: Entry) -> None:
@@ -171,6 +174,7 @@ class Queue:
             self._recover()
         except OSError as error:
             self._disown()
+            self._is_begun = True
             is_taken = isinstance(error, Taken)
             why = f"takes no files: {error.strerror}; end the other run" if is_taken else f"can't be used: {error}"
             service.fail(f"{self._spool.directory} {why}")
@@ -186,10 +190,11 @@ class Queue:
 
     def _recover(self) -> None:
         """Say what became of commands that an earlier session left, and which of the files in `new/` come too late."""
+        is_first = not self._is_begun
         over = {record["id"]: record for record in self._left("done")}
         # The process may have ended after it had taken in a file and before the file was gone.
         taken = {id_ for id_, record in over.items() if getattr(KINDS.get(record["kind"]), "at_once", False)}
-        for state, outcome in (("executing", self._interrupted), ("queued", _undone)):
+        for state, outcome in (("executing", self._interrupted), ("queued", undone)):
             for left in self._left(state):
                 end = over[left["id"]] = outcome(left)
                 taken.add(left["id"])
@@ -197,12 +202,15 @@ class Queue:
                 if is_hold(end["kind"]):
                     self._note_hold(of_command(end))
         self.table.remember(over.values())
+        began, self._is_begun = self._run.session["started"], True
         for drop in self._spool.drops():
-            self._take_drop(drop, late=taken)
+            # Where the spool is had only later, what came meanwhile is this stage's.
+            is_late = is_first or drop.came < began
+            self._take_drop(drop, late=taken if is_late else None)
 
     def _left(self, state: str) -> list[CommandRecord]:
         """Return the records that a state's directory holds; those that others have put there are left alone."""
-        return [cast("CommandRecord", record) for record in self._spool.left(state) if _is_record(record)]
+        return [cast("CommandRecord", record) for record in self._spool.left(state) if is_record(record)]
 
     def _interrupted(self, left: CommandRecord) -> CommandRecord:
         """Return the end of a command that the process's end found being done: the ledger may know of it."""
@@ -219,6 +227,8 @@ class Queue:
         """Take in what was put into `new/`, as long as nobody waits for this thread."""
         if self._closed:
             return
+        if self._owns and not self._spool.is_ours:
+            self._disown()
         if not self._owns:
             if time.monotonic() - self._asked_at > _RETRY:
                 self._own()
@@ -319,7 +329,7 @@ class Queue:
         self._admit(command.kind, command.args, command.within)
         if command.kind.at_once:
             return self._do_at_once(command, drop)
-        if len(self.table.unfinished) >= LONGEST:
+        if len(self.table.unfinished) >= LONGEST and not command.kind.always:
             if drop is not None:
                 raise _Stays
             raise Unavailable(f"{LONGEST} commands wait already: cancel some, or send this one later")
@@ -371,7 +381,9 @@ class Queue:
 
     def _end(self) -> None:
         """Expire what waits. What the disk has not taken down in time to be done is not done either."""
-        ended = _error("expired", "the stage has ended before it was due")
+        place = self._run.points.place(None)
+        where = f"at step {place['global_step']}, epoch {place['epoch']}"
+        ended = _error("expired", f"the stage has ended {where}, before it was due")
         for command in self.table.unfinished:
             if command.take() or command.status == "executing":
                 command.change(status="expired", finished=time.time(), error=ended)
@@ -420,24 +432,6 @@ class Queue:
 
 class _Stays(OSError):  # noqa: N818 - it says what becomes of the file
     """A file stays in `new/`, since the disk does not take its record."""
-
-
-def _is_record(record: Mapping[str, Any]) -> bool:
-    """Whether a record has all that one of ours has."""
-    return record.keys() >= CommandRecord.__required_keys__ and isinstance(record["args"], dict)
-
-
-def _true(result: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a result, without changes of a value to itself."""
-    if result is None or "changes" not in result:
-        return result
-    return {**result, "changes": [change for change in result["changes"] if change["old"] != change["new"]]}
-
-
-def _undone(left: CommandRecord) -> CommandRecord:
-    """Return the end of a command that the process's end found waiting."""
-    error = _error("expired", "the process ended before it was due")
-    return {**left, "status": "expired", "error": error, "finished": time.time()}
 
 
 def _error(type_: str, message: str) -> ErrorRecord:

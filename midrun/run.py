@@ -18,13 +18,12 @@ from typing import TypeVar
 import midrun
 from midrun import records
 from midrun.artifacts import Store
-from midrun.commands.kind import Kind
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
 from midrun.faces import Mount, Rest
 from midrun.fs.answers import Answers
-from midrun.fs.faults import Fault, Refused, message
+from midrun.fs.faults import Fault, message
 from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
@@ -260,6 +259,7 @@ class Run:
 
     def begin_epoch(self) -> None:
         """Show a sample before the first batch of an epoch."""
+        self.loop.insist()
         self._turn(None)
 
     def turn(self) -> None:
@@ -313,11 +313,6 @@ class Run:
         """Show a sample where training is, after something was done to it."""
         batch = self.loop.batch
         self._turn(self._sample.batch if batch is None else batch)
-
-    def refuse_many_ranks(self, kind: Kind) -> None:
-        """Raise `Refused` where the other ranks would have to do the same."""
-        if self.ranks[0]["world_size"] > 1:
-            raise Refused(f"{kind.name} must be done by every rank, and this version steers runs of one process only")
 
     def _unreadable(self) -> None:
         text = traceback.format_exc().rstrip()

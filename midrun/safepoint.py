@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING
 
 from midrun.command import Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION, Kind
-from midrun.fs.faults import Fault, message
-from midrun.hold import Active, LetGo, is_hold
+from midrun.fs.faults import Conflict, Fault, message
+from midrun.hold import Active, Gone, LetGo, is_hold
 from midrun.ledger import entry_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class SafePoints:
         self._soonest: dict[str, tuple[float, float]] = {}
         """For each safe point, the step and the epoch from which one of those may be due."""
         self._step: int | None = None
+        self._is_stale = False
+        """Something was taken out since that was noted."""
         self._unannounced = _MANY
         """Training batches since an optimizer step was announced."""
         self._at: str | None = None
@@ -73,6 +76,8 @@ class SafePoints:
     def reach(self, point: str) -> None:
         """Do what is due at a safe point."""
         self._drain()
+        if self._is_stale:
+            self._sum_up()
         step, epoch = self._loop.step, self._loop.epoch
         from_step, from_epoch = self._soonest.get(point, _NEVER)
         if step >= from_step or epoch >= from_epoch:
@@ -96,15 +101,19 @@ class SafePoints:
     def hold(self, command: Command) -> dict[str, object]:
         """Stand still until the hold is let go, the run is stopped, or the process is told to end."""
         run, holds = self._run, self._run.holds
+        if holds.stopped:
+            raise Conflict("a stop has run: there is nothing more to hold")
         if holds.active is not None:
             holds.active.joined_ids.append(command.id)
             run.queue.note_hold(holds.active.record())
+            run.queue.tell(entry_of(command.record, "joined", holds.active.place))
             return {"active_hold_id": holds.active.command.id}
         point = self._at or STEP
         holds.active = active = Active(command, self.place(point))
         run.refresh()
         run.queue.note_hold(active.record())
         run.write_down()
+        run.log.say(_standing(active, run.directory))
         run.queue.tell(entry_of(command.record, "held", active.place))
         try:
             self._stand(command, point)
@@ -113,7 +122,9 @@ class SafePoints:
             raise
         finally:
             holds.active = None
-            run.queue.tell(entry_of(command.record, "released", active.place))
+            by = command.released_by or "midrun"
+            run.queue.tell({**entry_of(command.record, "released", active.place), "source": by})
+            run.log.say(f"released by {by} after {time.time() - active.since:,.0f} s")
             run.refresh()
             run.write_down()
         held = time.time() - active.since
@@ -203,32 +214,46 @@ class SafePoints:
             while True:
                 self._keep(self._inbox.get_nowait())
 
-    def _keep(self, told: Command | LetGo) -> None:
-        if isinstance(told, LetGo):
-            told.command.is_over = True
-        else:
-            self._waiting.append(told)
-            self._sum_up()
+    def _keep(self, told: Command | LetGo | Gone) -> None:
+        match told:
+            case LetGo():
+                told.command.is_over = True
+            case Gone():
+                self._drop(told.command)
+            case _:
+                self._waiting.append(told)
+                self._add(told)
 
     def _drop(self, command: Command) -> None:
         if command in self._waiting:
             self._waiting.remove(command)
-            self._sum_up()
+            self._is_stale = True
 
     def _sum_up(self) -> None:
         """Note for each safe point from where on something may be due: scheduled commands may wait for days."""
-        soonest: dict[str, tuple[float, float]] = {}
+        self._soonest, self._is_stale = {}, False
         for command in self._waiting:
-            steps = float("inf") if command.from_step is None else command.from_step
-            epochs = float("inf") if command.from_epoch is None else command.from_epoch
-            if command.from_step is None and command.from_epoch is None:
-                epochs = 0
-            for point in command.points or Kind.points:
-                known = soonest.get(point, _NEVER)
-                soonest[point] = (min(known[0], steps), min(known[1], epochs))
-            if not command.is_scheduled and STEP in command.points:
-                soonest["train_batch_end"] = soonest["train_epoch_end"] = (0, 0)
-        self._soonest = soonest
+            self._add(command)
+
+    def _add(self, command: Command) -> None:
+        step = float("inf") if command.from_step is None else command.from_step
+        epoch = float("inf") if command.from_epoch is None else command.from_epoch
+        if command.from_step is None and command.from_epoch is None:
+            epoch = 0
+        for point in command.points or Kind.points:
+            known = self._soonest.get(point, _NEVER)
+            self._soonest[point] = (min(known[0], step), min(known[1], epoch))
+        if not command.is_scheduled and STEP in command.points:
+            self._soonest["train_batch_end"] = self._soonest["train_epoch_end"] = (0, 0)
+
+
+def _standing(active: Active, directory: Path) -> str:
+    """Return what somebody wants to know who sees a run stand still."""
+    record, place = active.command.record, active.place
+    reason = record["args"].get("reason")
+    why = "" if reason is None else f" ({reason})"
+    where = f"{place['safe_point']}, step {place['global_step']}"
+    return f"held by {record['source']} at {where}{why}; to let it go on: midrun continue {directory}"
 
 
 _NEVER = (float("inf"), float("inf"))

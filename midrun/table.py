@@ -46,8 +46,8 @@ class Table:
     @property
     def held(self) -> Command | None:
         """The hold that training has taken up."""
-        executing = (command for command in self.unfinished if command.status == "executing")
-        return next((command for command in executing if is_hold(command.record["kind"])), None)
+        begun = (c for c in self.unfinished if c.is_taken and c.status in {"queued", "executing"})
+        return next((command for command in begun if is_hold(command.record["kind"])), None)
 
     def record(self, id_: str) -> CommandRecord | None:
         """Return the record of a command, or None where nothing is known of it any more."""

@@ -60,6 +60,15 @@ def set_tunable(module: object, path: str, value: Any) -> tuple[Any, Any]:  # no
     return before, _shown(_read(module, path))
 
 
+def is_set(module: object, path: str, value: Any) -> bool:  # noqa: ANN401 - any JSON value
+    """Whether the attribute at `path` has this value already. Raises `Invalid`."""
+    new, old = admitted(module, path, value), _read(module, path)
+    try:
+        return bool((old.item() if isinstance(old, torch.Tensor) else old) == new)
+    except Exception:  # noqa: BLE001 - a value of the model's is anybody's code
+        return False
+
+
 def _holder(module: object, path: str) -> tuple[Any, str]:
     """Return what has the attribute at `path`, and the attribute's name."""
     above, _, name = path.rpartition(".")

@@ -307,7 +307,7 @@ class Sent:
         lines = [f"{self.id} {self.record.get('status')} at {where}"]
         result = self.record.get("result") or {}
         lines += telling.changes(result.get("changes") or [], most=20)
-        lines += [f"{name}: {shown(value)}" for name, value in result.items() if name != "changes" and value]
+        lines += [f"{name}: {_brief(value)}" for name, value in result.items() if name != "changes" and value]
         return [lines[0], *(f"  {line}" for line in lines[1:])]
 
     def failure(self) -> str:
@@ -369,3 +369,8 @@ def _at(asked: Any, steps: list[Any]) -> str:  # noqa: ANN401 - JSON is of many 
         except (LookupError, TypeError):
             return ""
     return f"={shown(asked):.200}" if steps and not isinstance(asked, dict) else ""
+
+
+def _brief(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    """Return a member of a result as a person reads it: of a file, where it is."""
+    return str(value["path"]) if isinstance(value, dict) and "path" in value else shown(value)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from midrun.cli import telling
-from midrun.cli.finding import Run
+from midrun.cli.finding import Run, read
 from midrun.cli.telling import clock, one_line, pairs, plain, say
 
 _LOOK = 250
@@ -35,8 +35,12 @@ def tail(run: Run, count: int, *, follows: bool) -> int:
         goes_on = all(say(line) for line in (past[-count:] if count else []))
         listener = _Listener()
         while goes_on and follows and listener.waits():
+            now = read(run.directory)
             lines = [*map(plain, log.more()), *(entry for line in ledger.more() for entry in _entries(line))]
             goes_on = all(say(line) for line in lines)
+            if not lines and (now is None or not now.is_live):
+                say("the run has ended" if now is not None and now.life == "ended" else "the run is gone")
+                break
     finally:
         log.close()
         ledger.close()

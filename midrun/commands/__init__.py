@@ -67,7 +67,16 @@ class AnyCommand(RootModel[Any]):
     ]
 
 
-ANY = Form("commands", "Send a command of any kind, to be run now or later.", AnyCommand)
+ANY = Form(
+    "commands",
+    """Send a command of any kind, to be run now or later, for example
+
+    {"kind": "checkpoint", "execution": {"when": {"safe_point": "train_epoch_end", "epoch": 5}}}
+
+`args` and `execution` may be left out; `when` has safe_point, epoch or global_step. What a kind takes is in the file of
+its name beside this one, and what was refused, and why, is in errors.json.""",
+    AnyCommand,
+)
 
 
 def command_of(request: Any, *, id_: str | None = None, via: str = "python") -> Command:  # noqa: ANN401 - a model made above

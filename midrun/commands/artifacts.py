@@ -30,10 +30,6 @@ class Checkpoint(Kind):
     while_held = True
     on_every_rank = True
 
-    def admit(self, run: Run, args: Labelled) -> None:
-        """Refuse what can't be done to one rank of several."""
-        run.refuse_many_ranks(self)
-
     def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
         return run.store.write("checkpoints", "ckpt", run.loop.save_checkpoint, command, args.label)

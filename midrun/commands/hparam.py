@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from midrun.command import Change, Command
 from midrun.commands.kind import Arguments, Kind
-from midrun.tunables import admitted, set_tunable
+from midrun.tunables import admitted, is_set, set_tunable
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -31,10 +31,12 @@ class SetHparam(Kind):
 
     def admit(self, run: Run, args: Value) -> None:
         """Refuse a path that is not declared, and a value of another type or out of its limits."""
-        run.refuse_many_ranks(self)
+        super().admit(run, args)
         admitted(run.loop.module, args.name, args.value)
 
     def do(self, run: Run, args: Value, command: Command) -> dict[str, Any]:
         """Set it."""
-        old, new = set_tunable(run.loop.module, args.name, args.value)
-        return {"changes": [Change(what=args.name, old=old, new=new)]}
+        module = run.loop.module
+        is_new = not is_set(module, args.name, args.value)
+        old, new = set_tunable(module, args.name, args.value)
+        return {"changes": [Change(what=args.name, old=old, new=new)] if is_new else []}

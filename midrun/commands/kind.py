@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from midrun.fs.faults import Refused
+
 if TYPE_CHECKING:
     from midrun.command import Command
     from midrun.run import Run
@@ -71,6 +73,8 @@ class Kind:
     """Whether it runs while a hold is active."""
     on_every_rank: ClassVar[bool] = False
     """Whether all ranks must do it, or none."""
+    always: ClassVar[bool] = False
+    """Whether there is a place for it however many commands wait."""
     at_once: ClassVar[bool] = False
     """Whether it is done when it is taken in, without waiting for a safe point."""
 
@@ -81,6 +85,8 @@ class Kind:
 
     def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Raise a `Fault` when arguments that are no mistake in themselves can't be done in this run."""
+        if self.on_every_rank and run.ranks[0]["world_size"] > 1:
+            raise Refused(f"{self.name} must be done by every rank, and this version steers runs of one process only")
 
     def do(self, run: Run, args: Any, command: Command) -> dict[str, Any]:  # noqa: ANN401 - as above
         """Do it, and return the result. Anything that it raises makes the command fail, and training goes on."""

@@ -64,7 +64,7 @@ class _OfOptimizers(Kind):
 
     def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Refuse what the options don't allow."""
-        run.refuse_many_ranks(self)
+        super().admit(run, args)
         if self.is_surgery(args) and not run.config.optimizer_surgery_enabled:
             raise Refused(f"optimizer_surgery_enabled=False: {self.name} is not allowed in this run")
 

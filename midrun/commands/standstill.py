@@ -40,7 +40,7 @@ class Hold(Kind):
 
     def admit(self, run: Run, args: Reason) -> None:
         """Refuse a hold of what has been stopped."""
-        run.refuse_many_ranks(self)
+        super().admit(run, args)
         if run.holds.stopped:
             raise Conflict("a stop has run: there is nothing to hold until the next fit, validate or test begins")
 
@@ -53,6 +53,7 @@ class Pause(Hold):
     """Hold training before the next optimizer step. `continue` lets it go, or cancels it while it is not active yet."""
 
     name = "pause"
+    always = True
 
 
 class Continue(Kind):
@@ -115,12 +116,9 @@ class Stop(Kind):
     """Stop training cleanly: the batch is finished, Lightning validates and tears down as at any end."""
 
     name = "stop"
+    always = True
     while_held = True
     on_every_rank = True
-
-    def admit(self, run: Run, args: Arguments) -> None:
-        """Refuse what can't be done to one rank of several."""
-        run.refuse_many_ranks(self)
 
     def do(self, run: Run, args: Arguments, command: Command) -> dict[str, Any]:
         """Stop, and hold no more."""

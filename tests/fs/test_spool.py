@@ -521,7 +521,7 @@ def test_a_file_that_can_not_be_rejected_leaves_no_reason_behind_at_each_attempt
     new = spool.directory / "new"
     (new / "d.json").mkdir()
     (spool.directory / "rejected").symlink_to(new / "d.json")
-    drop = Drop("d.json", b"", None, settled=True)
+    drop = Drop("d.json", b"", None, came=0.0, settled=True)
     for _ in range(3):
         with pytest.raises(OSError, match="Invalid argument"):
             spool.reject(drop, {"detail": "no"})

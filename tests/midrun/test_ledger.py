@@ -38,7 +38,7 @@ def entry(id_: str = "a", **more: Any) -> Entry:
 
 
 def opened(path: Path) -> Ledger:
-    ledger = Ledger(path)
+    ledger = Ledger(path, 1.0)
     ledger.open()
     return ledger
 
@@ -158,7 +158,7 @@ from pathlib import Path
 from midrun.ledger import Ledger
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path, entry = Path(sys.argv[1]), json.loads(sys.argv[2])
-ledger = Ledger(path)
+ledger = Ledger(path, 1.0)
 ledger.open()
 ledger.add(entry)
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
