@@ -126,7 +126,7 @@ class Form:
             loc, msg, type_ = (chosen_by,), "Field required", "missing"
         elif type_ == "extra_forbidden":
             known = self._members(item["loc"][:-1])
-            msg = f"It is unknown: there are {', '.join(known)}" if known else "It is unknown: there are none here"
+            msg = f"Unknown member; known here: {', '.join(known) or 'none'}"
         return FieldError(loc=["body", *loc], msg=msg, type=type_)
 
     def _members(self, place: Iterable[str | int]) -> list[str]:

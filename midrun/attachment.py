@@ -110,13 +110,14 @@ class Attachment:
         trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
         if not self.config.midrun_enabled or trainer is None or trainer.strategy._lightning_module is not module:  # noqa: SLF001 - no other way
             return
-        if self.run is not None and self.run.loop.is_running and not self.run.loop.is_of(trainer):
+        loop = None if self.run is None else self.run.loop
+        if loop is not None and loop.module is module and loop.is_running and not loop.is_of(trainer):
             # Another Trainer has the model in a hook of this one: this one goes on, and is the run.
             self._nested.append(trainer)
             message = "another Trainer uses the model while it is trained; midrun goes on showing the training"
             self._tell(message, message)
             return
-        if self.run is not None and self.run.loop.module is not module:
+        if loop is not None and loop.module is not module:
             # A shallow copy of a model that is being trained: its run is another.
             vars(module)["_midrun"] = type(self)(self.config, self.given)
             vars(module)["_midrun"].setup(module, stage)

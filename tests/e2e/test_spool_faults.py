@@ -191,7 +191,7 @@ def test_many_files_at_once_are_done_in_the_order_in_which_they_came(start: Star
     assert names(spool, "rejected") == set()
     lines = [line for line in ledger(run) if line["id"] in set(ids)]
     assert [line["id"] for line in lines] == ids
-    assert [line["changes"][0]["new"] for line in lines] == [number / count for number in range(count)]
+    assert [line["args"]["value"] for line in lines] == [number / count for number in range(count)]
 
 
 def test_files_for_which_there_is_no_place_yet_wait_in_new(start: Start) -> None:

@@ -177,6 +177,7 @@ class Reference:
         if self.active is not None and asked.kind in HOLDS:
             self.active.joined.append(asked.id)
             asked.result = {"active_hold_id": self.active.hold.id}
+            self._log("joined", asked)
             return
         if asked.kind == "stop":
             self.stopped = self._stops = True
@@ -206,11 +207,13 @@ class Reference:
         asked.status = "succeeded"
         asked.result = {"released_by": standing.released_by, "joined_ids": standing.joined}
         self.active = None
-        self._log("released", asked)
+        self._log("released", asked, by=standing.released_by)
 
-    def _log(self, event: str, asked: Asked, changes: list[dict[str, Any]] | None = None) -> None:
+    def _log(
+        self, event: str, asked: Asked, changes: list[dict[str, Any]] | None = None, *, by: str | None = None
+    ) -> None:
         assert asked.place is not None
-        self.lines.append(Line(event, asked.id, asked.kind, asked.source, asked.via, asked.place, changes or []))
+        self.lines.append(Line(event, asked.id, asked.kind, by or asked.source, asked.via, asked.place, changes or []))
 
     def _release(self, by: str) -> str | None:
         if self.active is None:

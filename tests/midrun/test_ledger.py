@@ -196,7 +196,7 @@ from midrun.ledger import Ledger
 for line in sys.stdin:
     reading, telling = os.pipe()
     if (child := os.fork()) == 0:
-        ledger = Ledger(Path(sys.argv[1]))
+        ledger = Ledger(Path(sys.argv[1]), 1.0)
         ledger.open()
         while True:
             ledger.add(json.loads(sys.argv[2]))

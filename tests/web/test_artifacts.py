@@ -253,9 +253,9 @@ def test_a_link_swapped_in_while_a_file_is_opened_is_not_followed(place: Path) -
 
     swapper = threading.Thread(target=swap)
     swapper.start()
-    end = time.monotonic() + 0.7
+    began = time.monotonic()
     try:
-        while time.monotonic() < end:
+        while (spent := time.monotonic() - began) < 0.7 or (spent < 20 and (swaps <= 10 or found[b"deep"] <= 10)):
             try:
                 file, _ = open_beneath(str(place), ["deep", "er", "one.ckpt"])
             except FileNotFoundError:
@@ -564,6 +564,6 @@ def test_no_client_is_sent_more_at_once_than_its_share(
 
     monkeypatch.setattr(server._Channel, "_flush_some", note)
     assert get(served, "/artifacts/checkpoints/random").body == data
-    assert sum(sent) > len(data)
+    wait_until(lambda: sum(sent) > len(data))  # The last piece is noted after the client has it.
     assert max(sent) <= SHARE + disk._CHUNK
     assert get(served, "/files/model/big.txt").body == b"line\n" * 600_000
