@@ -91,7 +91,7 @@ class Holds:
         if standing is None:
             return None
         standing.released_by = by
-        self._run.queue.inbox.put(LetGo(standing))
+        self._run.queue.tell_training(LetGo(standing))
         return standing.id
 
     def end(self, by: str) -> str | None:

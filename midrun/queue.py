@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LONGEST = 1000
 """Commands that may be queued at one time."""
-_POLL = 0.2
+_POLL = 0.25
 """Seconds between two looks for new files."""
 _RETRY = 2.0
 """Seconds between two attempts to own the spool."""
@@ -80,6 +80,11 @@ class Queue:
     def submit(self, command: Command) -> Later:
         """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""
         return self._later(partial(self._accept, command))
+
+    def tell_training(self, what: Command | LetGo | Gone) -> None:
+        """Tell the training thread something, at its next safe point or in the hold in which it stands."""
+        self.inbox.put(what)
+        self._run.points.is_awaited = True
 
     def check(self, kind: Kind, args: Arguments, within: tuple[str, ...] = IN_REQUEST) -> Later:
         """Only ask whether a command would be taken in now: what comes later is None, or the fault."""
@@ -143,8 +148,8 @@ class Queue:
         """Cancel commands that wait, and return the ids of those that still did."""
         taken = [command for command in commands if command.take()]
         for command in taken:
-            self.finish(command, "cancelled", error=_error("cancelled", f"cancelled by {by}"))
-            self.inbox.put(Gone(command))
+            self.finish(command, "cancelled", error=ErrorRecord(type="cancelled", message=f"cancelled by {by}"))
+            self.tell_training(Gone(command))
         return [command.id for command in taken]
 
     def tell(self, entry: Entry) -> None:
@@ -218,7 +223,7 @@ class Queue:
         if line is not None:
             status: Status = "succeeded" if line["event"] == "done" else "failed"
             return {**left, "status": status, "error": line["error"], "place": line["place"], "finished": line["time"]}
-        unknown = _error("interrupted", "outcome unknown: the process ended while it was being done")
+        unknown = ErrorRecord(type="interrupted", message="outcome unknown: the process ended while it was being done")
         end: CommandRecord = {**left, "status": "failed", "error": unknown, "finished": time.time()}
         self._tell(entry_of(end, "failed", end["place"]))
         return end
@@ -286,8 +291,9 @@ class Queue:
     def _expire_drop(self, command: Command, drop: Drop) -> None:
         """Expire a file that was there before the stage: what was meant for one run must not hit the next."""
         self._refuse_used(command)
-        late = _error(
-            "expired", 'it was there before the run took its spool; "session": "next" lets it wait for the next stage'
+        late = ErrorRecord(
+            type="expired",
+            message='it was there before the run took its spool; "session": "next" lets it wait for the next stage',
         )
         command.change(status="expired", error=late, finished=time.time())
         self._spool.put("done", command.record)
@@ -338,7 +344,7 @@ class Queue:
         self.table.add(command)
         if drop is not None:
             self._spool.take(drop)
-        self.inbox.put(command)
+        self.tell_training(command)
         self._run.changed()
         return dict(command.record)
 
@@ -383,7 +389,7 @@ class Queue:
         """Expire what waits. What the disk has not taken down in time to be done is not done either."""
         place = self._run.points.place(None)
         where = f"at step {place['global_step']}, epoch {place['epoch']}"
-        ended = _error("expired", f"the stage has ended {where}, before it was due")
+        ended = ErrorRecord(type="expired", message=f"the stage has ended {where}, before it was due")
         for command in self.table.unfinished:
             if command.take() or command.status == "executing":
                 command.change(status="expired", finished=time.time(), error=ended)
@@ -432,10 +438,6 @@ class Queue:
 
 class _Stays(OSError):  # noqa: N818 - it says what becomes of the file
     """A file stays in `new/`, since the disk does not take its record."""
-
-
-def _error(type_: str, message: str) -> ErrorRecord:
-    return ErrorRecord(type=type_, message=message)
 
 
 def _is_json(data: bytes) -> bool:

@@ -23,7 +23,7 @@ from midrun.control import ControlErrors
 from midrun.directory import mountpoint
 from midrun.faces import Mount, Rest
 from midrun.fs.answers import Answers
-from midrun.fs.faults import Fault, message
+from midrun.fs.faults import Fault
 from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
@@ -35,10 +35,10 @@ from midrun.process import FaceProcess, Ties, fill_standard_streams
 from midrun.queue import Queue
 from midrun.ranks import Ranks
 from midrun.root import Root
-from midrun.safepoint import SafePoints
+from midrun.safepoint import STEP, SafePoints
 from midrun.sample import NOTHING, Sample, Values
 from midrun.services import Service
-from midrun.state import ExceptionRecord
+from midrun.state import ExceptionRecord, exception_record
 from midrun.worker import Worker
 
 T = TypeVar("T")
@@ -227,10 +227,14 @@ class Run:
         after a backward pass, it costs a small model half a percent of its step.
         """
         if self._steady:
-            self._stepping = []
+            # Not None yet: an optimizer that evaluates its closure again, in the same step.
+            is_again, self._stepping = self._stepping is not None, []
+            if self.points.is_awaited and not is_again:
+                self.points.reach(STEP)
+                self._stepping = []
         else:
             self.publish(self.loop.batch)
-        self.points.reach_step()
+            self.points.reach_step()
 
     def end_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a training batch, and do what is due."""
@@ -239,7 +243,8 @@ class Run:
         if asks[0] != asks[1]:
             # A face waits, and this loop may be one that never leaves the GIL for long.
             time.sleep(_GIL_BREAK)
-        self.points.reach_batch_end()
+        if self.points.is_awaited or not self._steady:
+            self.points.reach_batch_end()
 
     def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
@@ -322,15 +327,7 @@ class Run:
         """Note that the loop ends with an exception."""
         self.publish(self.sample.batch if self.loop.batch is None else self.loop.batch)
         self._outcome = outcome
-        self.exception = ExceptionRecord(
-            type=f"{type(exception).__module__}.{type(exception).__qualname__}",
-            message=message(exception),
-            traceback="".join(traceback.format_exception(exception)),
-            global_step=self.sample.global_step,
-            epoch=self.sample.epoch,
-            batch=self.sample.batch,
-            time=time.time(),
-        )
+        self.exception = exception_record(exception, self.sample)
         self._page.bump()
 
     # ---- what the tree shows

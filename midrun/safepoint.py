@@ -1,6 +1,6 @@
 """Safe points: where in training commands are done and runs are held, all of it in the training thread.
 
-With nothing to do a safe point costs two looks at two numbers.
+With nothing to do a safe point costs a look at one mark.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class SafePoints:
         self._run = run
         self._loop = run.loop
         self._inbox = run.queue.inbox
+        self.is_awaited = False
+        """Whether a safe point may have something to do. Who puts something into the inbox sets it afterwards."""
         self._waiting: list[Command] = []
         """Commands that wait, in the order they came."""
         self._soonest: dict[str, tuple[float, float]] = {}
@@ -59,18 +61,18 @@ class SafePoints:
         step = self._loop.step
         if step != self._step:
             self._step, self._unannounced = step, 0
-            if self._waiting or self._inbox.qsize():
+            if self.is_awaited:
                 self.reach(STEP)
 
     def reach_batch_end(self) -> None:
         """Reach the end of a training batch."""
         self._unannounced += 1
-        if self._waiting or self._inbox.qsize():
+        if self.is_awaited:
             self.reach("train_batch_end")
 
     def reach_evaluation(self) -> None:
         """Reach the end of a batch of `trainer.validate`, `test` or `predict`; within training it is no safe point."""
-        if (self._waiting or self._inbox.qsize()) and not self._loop.fits:
+        if self.is_awaited and not self._loop.fits:
             self.reach(EVALUATION)
 
     def reach(self, point: str) -> None:
@@ -210,9 +212,13 @@ class SafePoints:
     # ---- what waits
 
     def _drain(self) -> None:
+        # Before it is emptied: what comes meanwhile sets it again.
+        self.is_awaited = False
         with suppress(Empty):
             while True:
                 self._keep(self._inbox.get_nowait())
+        if self._waiting:
+            self.is_awaited = True
 
     def _keep(self, told: Command | LetGo | Gone) -> None:
         match told:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from midrun.fs.faults import message
 from midrun.fs.later import Later
 from midrun.fs.schema import schema_of
 from midrun.fs.tree import Dir, Leaf, file
@@ -29,6 +32,19 @@ class ExceptionRecord(TypedDict):
     epoch: int
     batch: int | None
     time: float
+
+
+def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecord:
+    """Return the record of an exception that comes now, after this sample."""
+    return ExceptionRecord(
+        type=f"{type(exception).__module__}.{type(exception).__qualname__}",
+        message=message(exception),
+        traceback="".join(traceback.format_exception(exception)),
+        global_step=sample.global_step,
+        epoch=sample.epoch,
+        batch=sample.batch,
+        time=time.time(),
+    )
 
 
 class Summary(TypedDict):
