@@ -22,6 +22,8 @@ from midrun.hold import HoldRecord, is_hold, of_command
 if TYPE_CHECKING:
     from midrun.run import Run
 
+_BODY = ("body",)
+"""Where the arguments are in what is written to a file of one kind."""
 _ERRORS = 100
 _QUOTED = 1000
 
@@ -106,19 +108,16 @@ def _declared(kind: Kind) -> Control[_ControlDir, Later]:
     """Return the control file of a kind."""
 
     def store(owner: _ControlDir, args: Arguments, writer: Writer) -> Later:
-        face = writer.face
-        command = Command(kind, args, id_=_token(writer), source=face, via=face, within=("body",))
-        return _submit(owner.run, command)
+        return owner.run.queue.submit(_written(kind, args, writer))
 
     def admit(owner: _ControlDir, args: Arguments) -> Later:
-        return owner.run.queue.check(kind, args, ("body",))
+        return owner.run.queue.check(kind, args, _BODY)
 
     return Control(Form(kind.name, kind.doc, kind.Arguments, kind.bare), store, admit, CommandRecord)
 
 
 def _store_any(owner: _ControlDir, request: Any, writer: Writer) -> Later:  # noqa: ANN401 - a model of `commands`
-    command = command_of(request, id_=_token(writer), via=writer.face)
-    return _submit(owner.run, command)
+    return owner.run.queue.submit(command_of(request, id_=_token(writer), via=writer.face))
 
 
 def _admit_any(owner: _ControlDir, request: Any) -> Later:  # noqa: ANN401 - as above
@@ -177,13 +176,14 @@ def _about(kind: str) -> Control[_OneCommand, Later]:
     """Return the control file that does a kind of command to one command."""
     kind_ = KINDS[kind]
 
+    def target(owner: _OneCommand) -> Arguments:
+        return kind_.Arguments.model_validate({"id": owner.id})
+
     def store(owner: _OneCommand, _: Arguments, writer: Writer) -> Later:
-        args = kind_.Arguments.model_validate({"id": owner.id})
-        command = Command(kind_, args, id_=_token(writer), source=writer.face, via=writer.face)
-        return _submit(owner.run, command)
+        return owner.run.queue.submit(_written(kind_, target(owner), writer))
 
     def admit(owner: _OneCommand, _: Arguments) -> Later:
-        return owner.run.queue.check(kind_, kind_.Arguments.model_validate({"id": owner.id}))
+        return owner.run.queue.check(kind_, target(owner), _BODY)
 
     return Control(Form(kind, kind_.doc, Arguments), store, admit, CommandRecord)
 
@@ -252,8 +252,9 @@ class HoldDir(_OneCommand):
     release = _about("release")
 
 
-def _submit(run: Run, command: Command) -> Later:
-    return run.queue.submit(command)
+def _written(kind: Kind, args: Arguments, writer: Writer) -> Command:
+    """Return the command that is written to a file of its kind, which takes the arguments alone."""
+    return Command(kind, args, id_=_token(writer), source=writer.face, via=writer.face, within=_BODY)
 
 
 def _token(writer: Writer) -> str | None:

@@ -201,6 +201,8 @@ class Queue:
         taken = {id_ for id_, record in over.items() if getattr(KINDS.get(record["kind"]), "at_once", False)}
         for state, outcome in (("executing", self._interrupted), ("queued", undone)):
             for left in self._left(state):
+                if left["id"] in self.table:
+                    continue  # It is this run's: its lock was deleted, and is made anew.
                 end = over[left["id"]] = outcome(left)
                 taken.add(left["id"])
                 self._spool.put("done", end)
@@ -421,8 +423,7 @@ class Queue:
             if service.state != "failed":
                 service.fail(f"the spool can't be written: {error}; what comes by a face is done all the same")
             return False
-        if service.state != "running":
-            service.run()
+        service.run()
         return True
 
     def _tell(self, entry: Entry) -> None:

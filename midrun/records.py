@@ -55,7 +55,7 @@ class RunRecord(TypedDict):
 def new_session(started: float) -> Session:
     """Return the session of this process."""
     return Session(
-        host=socket.gethostname(), boot_id=_boot_id(), pid=os.getpid(), started=started, ended=None, outcome=None
+        host=socket.gethostname(), boot_id=boot_id(), pid=os.getpid(), started=started, ended=None, outcome=None
     )
 
 
@@ -109,7 +109,8 @@ class Records:
             self._service.fail(reason)
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return what identifies the boot of this host; empty where that can't be known."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from midrun.run import Run
 
 STEP = "before_optimizer_step"
+_NEVER = (float("inf"), float("inf"))
+"""The step and epoch of what is never due."""
 _MANY = 32
 """Training batches without an announced optimizer step after which none is waited for: a model may make its own."""
 _LOOK = 0.1
@@ -260,6 +262,3 @@ def _standing(active: Active, directory: Path) -> str:
     why = "" if reason is None else f" ({reason})"
     where = f"{place['safe_point']}, step {place['global_step']}"
     return f"held by {record['source']} at {where}{why}; to let it go on: midrun continue {directory}"
-
-
-_NEVER = (float("inf"), float("inf"))

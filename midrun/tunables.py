@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from midrun.fs.faults import FieldError, Invalid, message
+from midrun.fs.faults import message
 from midrun.model import attribute, bounded
+from midrun.targets import invalid
 
 
 def declared(module: object) -> dict[str, Mapping[str, Any]]:
@@ -185,4 +186,4 @@ def _named(value: object) -> str:
 
 
 def _refuse(argument: str, text: str, kind: str) -> NoReturn:
-    raise Invalid(text, [FieldError(loc=[argument], msg=text, type=kind)])
+    raise invalid(argument, text, kind)

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from midrun.cli.telling import Trouble, one_line, span
 from midrun.fs import mounts
+from midrun.records import boot_id
 
 DEEPEST = 8
 """How many folders down runs are searched for."""
@@ -183,13 +184,6 @@ def _life(directory: Path, session: dict[str, Any], last: dict[str, Any]) -> tup
     if silence <= SILENT:
         return "live", f"process {pid} on host {host} wrote last-state.json {span(silence)} ago"
     return "gone", f"host {host} has not written last-state.json for {span(silence)}"
-
-
-def boot_id() -> str:
-    """Return what identifies this boot of this machine."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 def _is_process(pid: int, started: float) -> bool:

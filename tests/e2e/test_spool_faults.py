@@ -182,6 +182,7 @@ def dropped_at_once(run: Run, count: int) -> list[str]:
 def test_many_files_at_once_are_done_in_the_order_in_which_they_came(start: Start, times: Callable[[int], int]) -> None:
     run = start(until=True, wait_at=5, midrun=QUIET)
     run.at()
+    wait_for((run.directory / "run.json").exists, "the run can be found, and so takes files")
     spool, count = spool_of(run), times(900)
     ids = dropped_at_once(run, count)
     wait_for(lambda: not names(spool, "new"), "all are taken in")
@@ -197,6 +198,7 @@ def test_many_files_at_once_are_done_in_the_order_in_which_they_came(start: Star
 def test_files_for_which_there_is_no_place_yet_wait_in_new(start: Start) -> None:
     run = start(until=True, wait_at=5, midrun=QUIET)
     run.at()
+    wait_for((run.directory / "run.json").exists, "the run can be found, and so takes files")
     spool = spool_of(run)
     for number in range(1010):
         drop(spool, f"n{number}.json", set_hparam(0.5))

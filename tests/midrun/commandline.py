@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from midrun.cli.finding import boot_id
+from midrun.records import boot_id
 
 PLACES = ("new", "queued", "executing", "done", "rejected", "holds")
 

@@ -461,20 +461,24 @@ def test_no_when_is_the_next_safe_point() -> None:
 # ---- order
 
 
+class Recording(Timed):
+    """Has a value that can be set, and keeps all that it was set to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+
+    @property
+    def probe(self) -> int:
+        return -1
+
+    @probe.setter
+    def probe(self, value: int) -> None:
+        self.seen.append(value)
+
+
 def test_what_is_due_at_one_safe_point_is_done_in_the_order_in_which_it_came(tmp_path: Path) -> None:
-    model = Timed()
-    seen: list[float] = []
-
-    class Model(Timed):
-        @property
-        def probe(self) -> int:
-            return -1
-
-        @probe.setter
-        def probe(self, value: int) -> None:
-            seen.append(value)
-
-    model = Model()
+    model = Recording()
 
     def send() -> None:
         whens: list[dict[str, Any] | None] = [
@@ -487,7 +491,7 @@ def test_what_is_due_at_one_safe_point_is_done_in_the_order_in_which_it_came(tmp
 
     model.plan[0] = send
     fit(model, tmp_path, 2)
-    assert seen == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert model.seen == [0, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_what_a_command_sends_is_not_done_at_the_same_safe_point(tmp_path: Path) -> None:
@@ -497,22 +501,11 @@ def test_what_a_command_sends_is_not_done_at_the_same_safe_point(tmp_path: Path)
 
 
 def test_files_of_the_spool_are_done_in_the_order_in_which_they_came(tmp_path: Path) -> None:
-    seen: list[float] = []
-
-    class Model(Timed):
-        @property
-        def probe(self) -> int:
-            return -1
-
-        @probe.setter
-        def probe(self, value: int) -> None:
-            seen.append(value)
-
-    model = Model()
+    model = Recording()
 
     def drop() -> None:
         new = model.live.directory / "spool" / "new"
-        until(new.exists)
+        assert model.live.queue.begun.wait(20), "files that are put in from now on are this stage's"
         for number, name in enumerate(["z", "a", "m"]):
             asked = {"kind": "set_hparam", "args": {"name": "probe", "value": number}}
             (new / f".{name}").write_text(json.dumps(asked))
@@ -521,7 +514,7 @@ def test_files_of_the_spool_are_done_in_the_order_in_which_they_came(tmp_path: P
 
     model.plan[0] = drop
     fit(model, tmp_path, 2)
-    assert seen == [0, 1, 2]
+    assert model.seen == [0, 1, 2]
 
 
 def test_a_command_that_fails_keeps_neither_training_nor_the_next_one(tmp_path: Path, warned: list[str]) -> None:

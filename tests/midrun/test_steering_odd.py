@@ -221,3 +221,27 @@ def test_a_long_value_that_changes_at_its_end_is_a_change(tmp_path: Path) -> Non
     trainer(tmp_path).fit(model, batches(5))
     assert [change["what"] for change in results[0]["result"]["changes"]] == ["words"]
     assert model.words.endswith("ab")
+
+
+def test_a_lock_that_is_deleted_costs_a_live_run_none_of_its_commands(tmp_path: Path) -> None:
+    def lose(run: Run) -> None:
+        spool = run.directory / "spool"
+        kept = record(sent(run, "set_learning_rate", When(safe_point="fit_end"), value=0.5))["id"]
+        (spool / "lock").unlink()
+        deadline = time.monotonic() + 20
+        while not (spool / "lock").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        record(sent(run, "snapshot", LATER))  # By then it is owned anew.
+        assert (spool / "queued" / f"{kept}.json").exists()
+        ids.append(kept)
+
+    ids: list[str] = []
+    runs: list[Run] = []
+    model = Acting()
+    model.acts[0] = runs.append
+    model.acts[1] = lose
+    trainer(tmp_path).fit(model, batches(4))
+    found = runs[0].queue.table.record(ids[0])
+    assert found is not None
+    assert found["status"] == "succeeded"
