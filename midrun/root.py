@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from midrun.artifacts import Artifacts
 from midrun.control import Commands, ControlDir, HoldFiles
 from midrun.fs.tree import Dir, file
+from midrun.history import HistoryFiles
 from midrun.meta import Meta
 from midrun.model import Model
 from midrun.sample import Values
@@ -23,6 +24,7 @@ class Root(Dir):
     def __init__(self, run: Run) -> None:
         self._run = run
         self.state = State(run)
+        self.history = HistoryFiles(run)
         self.meta = Meta(run)
         self.model = Model(run)
         self.debug = Debug(run)

@@ -27,23 +27,25 @@ from midrun.fs.faults import Fault
 from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
+from midrun.history import History
 from midrun.hold import Holds
 from midrun.hooks import Halt
 from midrun.log import RunLog
 from midrun.loop import Loop, Outcome
+from midrun.pace import Pace
 from midrun.process import FaceProcess, Ties, fill_standard_streams
 from midrun.queue import Queue
 from midrun.ranks import Ranks
 from midrun.root import Root
 from midrun.safepoint import STEP, SafePoints
 from midrun.sample import NOTHING, Sample, Values
-from midrun.services import Service
+from midrun.services import Service, insist
 from midrun.state import ExceptionRecord, exception_record
 from midrun.worker import Worker
 
 T = TypeVar("T")
 
-_SERVICES = ("rest", "fuse", "watcher", "records", "spool", "hooks", "torch-debug")
+_SERVICES = ("rest", "fuse", "watcher", "records", "spool", "history", "hooks", "torch-debug")
 _NOT_YET = "this version of midrun does not have it"
 _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
@@ -52,7 +54,6 @@ _GIL_BREAK = 0.0002
 _STOP_PATIENCE = 2.0
 _SLOW_PATIENCE = 0.2
 _READY_PATIENCE = 10.0
-_READY_PAUSE = 0.02
 _MEETING = 30.0
 _MEETING_PAUSE = 0.1
 
@@ -120,6 +121,8 @@ class Run:
         self.queue = Queue(self, self.directory)
         self.holds = Holds(self)
         self.points = SafePoints(self)
+        self.pace = Pace(lambda: self.loop.limits)
+        self.history = History(self._look, self.services["history"])
         self.root = Root(self)
         self.tree = Tree(self.root, aside=self._slow.put, refused=self.control_errors.add)
         self._answers = Answers(self.tree, self._page)
@@ -138,6 +141,7 @@ class Run:
         self._slow.put(self._meet)
         self.services["spool"].start()
         self.queue.start()
+        self.history.start()
         self._answers.start()
         for name in ("hooks", "torch-debug"):
             self.services[name].turn_off(_NOT_YET)
@@ -150,7 +154,7 @@ class Run:
         self.disk.put(self._write_last_state)
         self.disk.put(self.store.sweep)
         if self.config.inspection_strict:
-            self._insist()
+            insist(self.services.values(), _READY_PATIENCE)
 
     def stop(self) -> None:
         """Stop every service; what they put up is gone when this returns. Calling it again does nothing."""
@@ -164,6 +168,7 @@ class Run:
         faces = [face for enabled, _, face in self._faces() if enabled]
         steps: list[Callable[[], object]] = [
             lambda: self.publish(self.sample.batch),
+            self.history.stop,
             lambda: self.queue.stop(_STOP_PATIENCE),
             self.loop.close,
             *(face.stop for face in faces),
@@ -203,20 +208,6 @@ class Run:
             time.sleep(_MEETING_PAUSE)
             self.ranks = self._all_ranks.known()
             self._slow.put(self._meet)
-
-    def _insist(self) -> None:
-        """Wait until every service runs or has failed. Raises RuntimeError with the reasons of those that failed."""
-        deadline = time.monotonic() + _READY_PATIENCE
-        while any(s.state == "starting" for s in self.services.values()) and time.monotonic() < deadline:
-            time.sleep(_READY_PAUSE)
-        late = f"not ready in {_READY_PATIENCE:g} s"
-        failed = [
-            f"{service.name}: {service.reason if service.state == 'failed' else late}"
-            for service in self.services.values()
-            if service.state in {"failed", "starting"}
-        ]
-        if failed:
-            raise RuntimeError(f"inspection_strict=True, and {'; '.join(failed)}")
 
     # ---- what the loop tells, in the training thread: see `hooks`
 
@@ -350,6 +341,17 @@ class Run:
                 return self._sample  # The batch has ended meanwhile.
             stepping.append(taken)
         return stepping[0]
+
+    def _look(self) -> Sample | None:
+        """Return the newest sample, as a history takes it, or None where it tells of nothing that counts.
+
+        Before an optimizer step it is mostly the one of the batch before, so that a value's step is that at the end of
+        its batch. Until a fit has its first batch there is nothing but what the sanity check has logged, which
+        Lightning forgets.
+        """
+        before, sample = self.loop.stage, self._sample
+        is_early = sample.batch is None and self.loop.fits
+        return None if is_early or "sanity_check" in (before, self.loop.stage) else sample
 
     @property
     def status(self) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal, TypedDict
 
 from midrun.log import RunLog
+
+_PAUSE = 0.02
 
 State = Literal["off", "starting", "running", "failed"]
 
@@ -82,3 +84,18 @@ class Service:
             return
         self._record = ServiceRecord(state=state, reason=reason, since=time.time())
         self._changed()
+
+
+def insist(services: Collection[Service], patience: float) -> None:
+    """Wait until every service runs or has failed. Raises RuntimeError with the reasons of those that failed."""
+    deadline = time.monotonic() + patience
+    while any(service.state == "starting" for service in services) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    late = f"not ready in {patience:g} s"
+    failed = [
+        f"{service.name}: {service.reason if service.state == 'failed' else late}"
+        for service in services
+        if service.state in {"failed", "starting"}
+    ]
+    if failed:
+        raise RuntimeError(f"inspection_strict=True, and {'; '.join(failed)}")

@@ -61,6 +61,10 @@ class Summary(TypedDict):
     batches: int | None
     started: float
     sampled: float
+    steps_per_second: float | None
+    """Over the last half minute of training; holds do not count."""
+    seconds_left: float | None
+    """Of training, at the pace of the last ten minutes."""
     exception: ExceptionRecord | None
 
 
@@ -128,6 +132,8 @@ class State(Dir):
             batches=limits.batches,
             started=run.session["started"],
             sampled=sample.time,
+            steps_per_second=run.pace.steps_per_second,
+            seconds_left=run.pace.seconds_left,
             exception=run.exception,
         )
 
@@ -155,6 +161,16 @@ class State(Dir):
     def batch(self) -> int | None:
         """Index of the batch in its epoch, counted from 0; empty before the first."""
         return self._run.sample.batch
+
+    @file("steps-per-second", cached=False)
+    def steps_per_second(self) -> float | None:
+        """Optimizer steps in a second, over the last half minute of training; holds do not count."""
+        return self._run.pace.steps_per_second
+
+    @file("seconds-left", cached=False)
+    def seconds_left(self) -> float | None:
+        """Seconds of training until its end, at the pace of the last ten minutes; empty where no end is known."""
+        return self._run.pace.seconds_left
 
     @file("optimizers.json")
     def optimizers(self) -> Optimizers | Later:

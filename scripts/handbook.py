@@ -6,6 +6,7 @@ With --check it writes nothing, and ends with exit code 1 when a page is not wha
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -48,13 +49,17 @@ class Described(TinyRegressor):
     page = ""
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        """Describe the tree once there is a metric in it."""
+        """Describe the tree once there is a metric in it, and a series of one."""
         super().on_train_batch_end(outputs, batch, batch_idx)  # type: ignore[arg-type]  # passed on as it came
         run = self.midrun.run
         assert run is not None
         done = threading.Event()
         run.tree.write("control/commands", b'{"kind": "hold", "execution": {"when": {"epoch": 9}}}').tell(done.set)
         assert done.wait(10)
+        deadline = time.monotonic() + 10
+        while not run.history.names:
+            assert time.monotonic() < deadline, "the history has a series"
+            time.sleep(0.01)
         type(self).page = HEAD + handbook(Root(run))
 
 

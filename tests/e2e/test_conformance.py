@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.machine import output, sh
+from tests.e2e.machine import output, sh, wait_for
 from tests.e2e.runs import Run
 
 pytestmark = pytest.mark.mount
@@ -66,7 +66,14 @@ def held(start: Start) -> Run:
     """A run that stands still in a training step, so that every value stands still too."""
     run = start(wait_at=7, metrics=METRICS)
     run.at()
-    return run.live()
+    run.live()
+    # The history looks a few times a second.
+    wait_for(lambda: last_steps(run) == {7}, "the history has the last step")
+    return run
+
+
+def last_steps(run: Run) -> set[int]:
+    return {series["last_step"] for series in run.shown("history/index.json")["series"].values()}
 
 
 def by_mount(run: Run) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def test_a_stage_starts_and_stops_a_run(stages: list[str], tmp_path: Path) -> No
         session = record(only_directory(tmp_path))["session"]
         assert session["outcome"] == "finished"
         assert session["ended"] >= session["started"]
-    assert alive == [["midrun-disk", "midrun-slow", "midrun-spool", "midrun-tree"]] * len(stages)
+    assert alive == [["midrun-disk", "midrun-history", "midrun-slow", "midrun-spool", "midrun-tree"]] * len(stages)
 
 
 def test_two_models_run_at_once_in_one_process(tmp_path: Path) -> None:
