@@ -77,10 +77,10 @@ class _Resource:
         if "{" in route.path:
             # PATH_INFO is decoded, and no longer tells a slash from an encoded one.
             node = node.format_map(bind(route.path, env.get("REQUEST_URI") or env["RAW_URI"]))
-        query = arguments(route.query, req.query_string) if req.query_string or route.query else {}
+        query, lists = arguments(route.query, req.query_string) if req.query_string or route.query else ({}, {})
         body = req.bounded_stream.read() if posts else b""
         left = env.get("waitress.client_disconnected", lambda: False)
-        return Call(node, query, body, name, req.get_header, req.method == "HEAD", left)
+        return Call(node, query, lists, body, name, req.get_header, req.method == "HEAD", left)
 
 
 def _answer_fault(req: falcon.Request, resp: falcon.Response, fault: Fault, params: object) -> None:

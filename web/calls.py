@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
@@ -22,17 +22,25 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 KEY = "Idempotency-Key"
 """The header that names a write, in the request and in the answer."""
+RUN = "Midrun-Run-Id"
+"""The header that says for which run a write is meant: a port that one run has left may be another's next."""
 KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query argument, which is one of a few words."""
+    """A query argument: one of a few words, or any text where it has no choices."""
 
     name: str
     doc: str
-    choices: tuple[str, ...]
-    default: str
+    choices: tuple[str, ...] = ()
+    default: str = ""
+    longest: int | None = None
+    """Characters in the longest text; None where only the length of a whole request is limited."""
+    least: int = 0
+    """How often it is given at least."""
+    most: int = 1
+    """How often it may be given. What may be given more than once is a list."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,9 @@ class Call:
     node: str
     """Path of the node in the tree, or what else the route's `node` names."""
     query: Mapping[str, str] = field(default_factory=dict)
-    """Every query argument of the route, with its default where the request has none."""
+    """Every query argument of the route that is no list, with its default where the request has none."""
+    lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Every query argument that is a list, with its values in the order given."""
     body: bytes = b""
     token: str = ""
     """What names this write: see `token`. Only POST has one."""
@@ -128,35 +138,48 @@ def document(value: object, status: int = 200, headers: Mapping[str, str] | None
     return Answer(body, JSON, status, headers or {})
 
 
-def arguments(queries: Iterable[Query], text: str) -> dict[str, str]:
-    """Return the arguments in a query string, checked.
+def arguments(queries: Iterable[Query], text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return the arguments in a query string, checked: those that have one value, and those that are lists.
 
-    Raises `Invalid`, with each argument that is unknown, repeated or none of the words it may be.
+    Raises `Invalid`, with each argument that is missing, unknown, given too often, too long or none of the words it may
+    be.
     """
     known = {query.name: query for query in queries}
-    values = {name: query.default for name, query in known.items()}
+    given: dict[str, list[str]] = {name: [] for name in known}
     errors: list[FieldError] = []
-    seen: set[str] = set()
     for name, value in _pairs(text):
-        query = known.get(name)
-        if query is None:
+        if name in known:
+            given[name].append(value)
+            errors += _mistakes(known[name], value, len(given[name]))
+        else:
             expected = f"expected {', '.join(known)}" if known else "this route takes none"
             errors.append(_wrong(name, f"unknown query argument: {expected}", "extra_forbidden"))
-        elif name in seen:
-            errors.append(_wrong(name, "given more than once", "repeated"))
-        elif value not in query.choices:
-            errors.append(_wrong(name, f"expected {' or '.join(query.choices)}, not {value!a:.100}", "enum"))
-        else:
-            values[name] = value
-        seen.add(name)
+    for name, query in known.items():
+        if len(given[name]) < query.least:
+            errors.append(_wrong(name, f"expected at least {query.least} of it", "missing"))
     if errors:
         raise Invalid("; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in errors), errors)
-    return values
+    single = {name: (given[name] or [query.default])[0] for name, query in known.items() if query.most == 1}
+    return single, {name: given[name] for name in known if name not in single}
+
+
+def _mistakes(query: Query, value: str, count: int) -> list[FieldError]:
+    """Return what is wrong with a value of an argument that has been given `count` times so far."""
+    if count > query.most:
+        often = "once" if query.most == 1 else f"{query.most} times"
+        return [_wrong(query.name, f"given more than {often}", "repeated")]
+    if query.choices and value not in query.choices:
+        return [_wrong(query.name, f"expected {' or '.join(query.choices)}, not {value!a:.100}", "enum")]
+    if query.longest is not None and len(value) > query.longest:
+        return [_wrong(query.name, f"longer than {query.longest} characters", "string_too_long")]
+    return []
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
+    # WSGI's strings are bytes read as Latin-1: what a client did not percent-encode is UTF-8, as what it did.
+    sent = text.encode("latin-1").decode("utf-8", "replace")
     try:
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=100)
+        return parse_qsl(sent, keep_blank_values=True, max_num_fields=100)
     except ValueError:
         raise Invalid("query: too many", [_wrong("", "more than 100 query arguments", "too_long")]) from None
 

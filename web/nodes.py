@@ -16,10 +16,10 @@ from urllib.parse import quote, unquote_to_bytes
 import trio
 
 from midrun.fs import names
-from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, TimedOut, Unavailable
+from midrun.fs.faults import Conflict, Fault, Gone, NotADirectory, NotFound, Refused, TimedOut, Unavailable
 from midrun.fs.verbs import Description, Entry, Kind
 from midrun.fs.view import Shot
-from midrun.web.calls import JSON, KEY, TEXT, Answer, Call, document
+from midrun.web.calls import JSON, KEY, RUN, TEXT, Answer, Call, document
 from midrun.web.site import Site
 
 LIVE_READERS = 2
@@ -57,7 +57,7 @@ class Branch(Shown):
 
 def show(site: Site, call: Call) -> Answer:
     """Show the node: a file's bytes, a directory's entries, a link's target."""
-    found = site.view.at_hand(call.node) or site.ask(partial(_find, site, call))
+    found = site.view.at_hand(call.node) or site.ask(partial(find, site, call))
     if not isinstance(found, Shot):
         return document(found)
     headers = {"X-Midrun-Age": f"{found.age:.3f}"} if found.age else {}
@@ -66,6 +66,9 @@ def show(site: Site, call: Call) -> Answer:
 
 def write(site: Site, call: Call) -> Answer:
     """Write the request's body to the node, and show what came of it."""
+    meant, run = call.header(RUN), site.run.get("id", "")
+    if meant is not None and meant != run:
+        raise Conflict(f"this is the run {run!r}, and not {meant!r:.150}, for which this was meant: nothing was done")
     try:
         return document(site.ask(partial(site.view.write, call.node, call.body, token=call.token)))
     except TimedOut as fault:
@@ -79,7 +82,7 @@ def write(site: Site, call: Call) -> Answer:
 
 def methods(site: Site, call: Call) -> list[str]:
     """Return the methods that the node takes."""
-    _, node = site.ask(partial(_look, site, call))
+    _, node = site.ask(partial(look, site, call))
     return ["GET", "HEAD", "OPTIONS", *(["POST"] if node["writable"] else [])]
 
 
@@ -119,7 +122,7 @@ def _file_name(segment: str) -> str:
     return names.escape(name) if _NO_FILE_NAME.search(name) else name
 
 
-async def _look(site: Site, call: Call) -> tuple[str, Description]:
+async def look(site: Site, call: Call) -> tuple[str, Description]:
     """Return the node's path and what is known of it. Only a directory's address may end in a slash."""
     path = call.node.removesuffix("/")
     node = await site.view.look(path)
@@ -128,8 +131,9 @@ async def _look(site: Site, call: Call) -> tuple[str, Description]:
     return path, node
 
 
-async def _find(site: Site, call: Call) -> Shot | dict[str, Any]:
-    path, node = await _look(site, call)
+async def find(site: Site, call: Call) -> Shot | dict[str, Any]:
+    """Return what GET shows of the node: a file's bytes, a directory's entries, a link's target."""
+    path, node = await look(site, call)
     if node["kind"] == "dir":
         return {"path": path, "entries": await (_tree if call.query.get("format") == "tree" else _list)(site, path)}
     if node["kind"] == "link":

@@ -29,7 +29,7 @@ from midrun.fs.faults import (
 from midrun.fs.render import NONFINITE
 from midrun.fs.schema import schema_of
 from midrun.fs.verbs import Description
-from midrun.web.calls import JSON, KEY, KEY_PATTERN, TEXT, Header, Query, Route
+from midrun.web.calls import JSON, KEY, KEY_PATTERN, RUN, TEXT, Header, Query, Route
 from midrun.web.nodes import Late, Shown
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _prose(*kinds: type[Fault]) -> str:
 _GET_MISTAKES = {
     "4XX": "400: The Host header names another machine, or the request is malformed. 403: A page of another site "
     f"asked. {_prose(NotFound, Gone)}",
-    "422": "A query argument is unknown or none of the words it may be.",
+    "422": "A query argument is missing, unknown, given too often, too long or none of the words it may be.",
     "5XX": f"500: The node broke while it was shown. {_prose(Unavailable, TimedOut)}",
 }
 _POST_MISTAKES = {
@@ -102,6 +102,13 @@ _KEY_ASKED: Schema = {
     "description": "A name for this request: sent again with the same name, it is the same request and done once. "
     "Without one, it gets a new name.",
     "schema": _KEY_SCHEMA,
+}
+_RUN_ASKED: Schema = {
+    "name": RUN,
+    "in": "header",
+    "required": False,
+    "description": "The id of the run that is meant: another one, which may have taken the port since, answers 409.",
+    "schema": {"type": "string"},
 }
 _KEY_ANSWERED = {KEY: {"description": "The name of this request.", "schema": _KEY_SCHEMA, "required": False}}
 
@@ -218,7 +225,7 @@ def _post(route: Route, node: Description | None, schemas: Schema) -> Schema:
     if route.writes and node is not None and node["doc"]:
         # The row's words are about what GET shows.
         operation["summary"] = node["doc"].partition("\n")[0].removesuffix(".")
-    operation["parameters"] += [*map(_query_parameter, route.query), _KEY_ASKED]
+    operation["parameters"] += [*map(_query_parameter, route.query), _KEY_ASKED, _RUN_ASKED]
     body = {"content": {JSON: {"schema": schema}}, "required": bool(takes) and not _takes_none(schema, schemas)}
     return {**operation, "requestBody": body}
 
@@ -264,8 +271,16 @@ def _header_parameter(header: Header) -> Schema:
 
 
 def _query_parameter(query: Query) -> Schema:
-    schema = {"type": "string", "enum": list(query.choices), "default": query.default}
-    return {"name": query.name, "in": "query", "required": False, "description": query.doc, "schema": schema}
+    schema: Schema = {"type": "string"}
+    if query.choices:
+        schema |= {"enum": list(query.choices), "default": query.default}
+    if query.longest is not None:
+        schema["maxLength"] = query.longest
+    parameter = {"name": query.name, "in": "query", "required": query.least > 0, "description": query.doc}
+    if query.most == 1:
+        return {**parameter, "schema": schema}
+    items = {"type": "array", "items": schema, "minItems": query.least, "maxItems": query.most}
+    return {**parameter, "style": "form", "explode": True, "schema": items}
 
 
 def _mistakes(statuses: Mapping[str, str]) -> Schema:

@@ -13,7 +13,7 @@ import trio
 
 from midrun.fs.faults import Fault, Gone, TimedOut
 from midrun.fs.schema import schema_of
-from midrun.web import artifacts, nodes, openapi, pages
+from midrun.web import artifacts, nodes, openapi, pages, poll
 from midrun.web.calls import JSON, TEXT, Answer, Call, Query, Route, document
 from midrun.web.site import Site
 
@@ -71,6 +71,13 @@ async def _answers(site: Site) -> bool:
 ROUTES = (
     Route("/health", "Whether the server and the run are there", get=health, shows={JSON: schema_of(Health)}),
     Route("/run", "The run at its last safe point", node=RUN, get=nodes.show),
+    Route(
+        "/poll",
+        "Several nodes at once, and of these only what has changed",
+        get=poll.show,
+        query=poll.QUERY,
+        shows={JSON: schema_of(poll.Polled)},
+    ),
     Route("/metrics", "The metrics", node="state/metrics/index.json", get=nodes.show),
     Route("/optimizers", "The optimizers", node="state/optimizers.json", get=nodes.show),
     Route(

@@ -8,7 +8,7 @@ import pytest
 from midrun.fs import view
 from midrun.fs.later import Later
 from midrun.fs.tree import file
-from midrun.web.calls import KEY
+from midrun.web.calls import KEY, RUN
 from tests.web.conftest import Client
 from tests.web.sample import Asking, Root
 
@@ -50,6 +50,14 @@ def test_a_route_writes_its_node_under_the_client_s_key_each_time(
         assert (answer.status_code, answer.json) == (200, {"id": "my-key_1.a"})
         assert answer.headers["idempotency-key"] == "my-key_1.a"
     assert asked(root) == {place: [(name, "my-key_1.a")] * 2}
+
+
+def test_a_write_that_is_meant_for_another_run_does_nothing_here(client: Client, root: Root) -> None:
+    answer = client.simulate_post("/checkpoints", headers={RUN: "run-2"})
+    assert answer.status_code == 409
+    assert answer.json["detail"].startswith("this is the run 'run-1', and not 'run-2'")
+    assert asked(root) == {}
+    assert client.simulate_post("/checkpoints", headers={RUN: "run-1"}).status_code == 200
 
 
 def test_a_request_without_a_key_is_given_one_that_no_other_has(client: Client, root: Root) -> None:
