@@ -17,6 +17,8 @@ import midrun
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"fs": "midrun.fs", "web": "midrun.web", "midrun": "midrun"}
+WASM = Path("web/static/graph.js")
+"""Graphviz, compiled: as text it is as good as random."""
 FACES = ("midrun.fs.mount", "midrun.web.face")
 
 
@@ -167,7 +169,10 @@ def build_sdist(source: Path, to: Path) -> Path:
 
 def test_wheels_hold_exactly_the_files_of_the_three_folders(tmp_path: Path) -> None:
     expected = {
-        in_the_wheel(path) for path in git_files() if path.parts[0] in PACKAGES and not (ROOT / path).is_symlink()
+        in_the_wheel(path)
+        for path in git_files()
+        # What the dashboard is made from is for who changes it; what is made of it is in web/static/.
+        if path.parts[0] in PACKAGES and path.parts[:2] != ("web", "dashboard") and not (ROOT / path).is_symlink()
     }
     source = checkout(tmp_path / "source")
     unpacked = build_sdist(source, tmp_path)
@@ -213,7 +218,7 @@ def test_no_file_names_a_registry_or_a_path_of_some_machine() -> None:
         if (ROOT / path).is_symlink():
             continue
         content = (ROOT / path).read_bytes()
-        if b"\0" in content:
+        if b"\0" in content or path == WASM:
             continue
         lines = content.decode().splitlines()
         named += [f"{path}:{number}" for number, line in enumerate(lines, 1) if telltale.search(line)]

@@ -22,12 +22,23 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_SHARED_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
-# Swagger UI sets style attributes. Its script is bound to the same origin like ours.
-_DOCS_POLICY = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+# A graph's picture is an image from a blob, drawn in a worker. No text becomes markup or a script's address, but for
+# the worker's, which the policy named here makes.
+_POLICY = (
+    f"{_SHARED_POLICY}; style-src 'self'; img-src 'self' data: blob:; worker-src 'self'; "
+    "require-trusted-types-for 'script'; trusted-types midrun"
+)
+# Swagger UI sets style attributes and writes markup. Its script is bound to the same origin like ours.
+_DOCS_POLICY = f"{_SHARED_POLICY}; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+_POLICIES = {"graph.js": "default-src 'none'; script-src 'wasm-unsafe-eval'; frame-ancestors 'none'"}
+"""What a file may do that runs by itself: a worker takes the policy of its own file, not its page's.
+
+Graphviz is WebAssembly within `graph.js`, so there is nothing to load.
+"""
 
 
 def front(site: Site, call: Call) -> Answer:
@@ -47,7 +58,10 @@ def static(site: Site, call: Call) -> Answer:
         raise NotFound(f"'/static/{call.node:.200}': no such file")
     # Our own files change with midrun's version, under the same address: a browser asks for them each time.
     kept = "max-age=86400" if call.node.startswith("swagger/") else "no-cache"
-    return Answer(path.read_bytes(), _TYPES.get(path.suffix, TEXT), headers={"Cache-Control": kept})
+    headers = {"Cache-Control": kept}
+    if policy := _POLICIES.get(call.node):
+        headers["Content-Security-Policy"] = policy
+    return Answer(path.read_bytes(), _TYPES.get(path.suffix, TEXT), headers=headers)
 
 
 def _page(name: str, policy: str) -> Answer:

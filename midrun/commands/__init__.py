@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import Field, RootModel, create_model
+from pydantic import Field, JsonValue, RootModel, create_model
 
 from midrun.command import Command
 from midrun.commands import artifacts, hparam, optimizer, standstill
@@ -36,8 +36,9 @@ def _request(kind: Kind) -> type[Arguments]:
     """Return the model of a request for a command of a kind."""
     needs = any(field.is_required() for field in kind.Arguments.model_fields.values())
     args = Field(description="The arguments.") if needs else Field(default_factory=kind.Arguments)
+    extra: dict[str, JsonValue] = {} if kind.confirm is None else {"x-confirm": kind.confirm}
     members: dict[str, Any] = {
-        "kind": (Literal[kind.name], Field(description=kind.doc)),
+        "kind": (Literal[kind.name], Field(description=kind.doc, json_schema_extra=extra)),
         "args": (kind.Arguments, args),
         "id": (
             Annotated[str, Field(pattern=f"^{LEGAL_ID.pattern}$")],

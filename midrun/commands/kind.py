@@ -75,6 +75,8 @@ class Kind:
     """Whether all ranks must do it, or none."""
     always: ClassVar[bool] = False
     """Whether there is a place for it however many commands wait."""
+    confirm: ClassVar[str | None] = None
+    """What a person is asked before a click sends what can't be taken back: a question, and what comes of it."""
     at_once: ClassVar[bool] = False
     """Whether it is done when it is taken in, without waiting for a safe point."""
 

@@ -116,6 +116,10 @@ class Stop(Kind):
     """Stop training cleanly: the batch is finished, Lightning validates and tears down as at any end."""
 
     name = "stop"
+    confirm = (
+        "Stop training? The batch is finished, and then the run ends as it would at its last step. "
+        "To go on later, save a checkpoint first."
+    )
     always = True
     while_held = True
     on_every_rank = True

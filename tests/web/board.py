@@ -1,0 +1,326 @@
+"""The tree of a run with all that the dashboard looks at, for tests of the page alone.
+
+What a test has the page show is put into it: numbers, names, an exception, a graph. Nothing here computes anything.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from midrun.fs import names
+from midrun.fs.control import Form, Writer
+from midrun.fs.faults import Invalid
+from midrun.fs.later import Later
+from midrun.fs.tree import Control, Dir, Leaf, Link, Node, file
+
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(2)</script>",
+    "javascript:alert(3)",
+    "\"'><svg/onload=alert(4)>",
+    "{{constructor.constructor('alert(5)')()}}",
+    "../../etc/passwd",
+    "a%2Fb/c?d#e&f",
+    "line\r\nfeed",
+    "nul\0 and \x1b[31mred",
+    "\u202eright to left",
+    "naïve ✓ 学習率 🔥",
+    "__proto__",
+    "constructor",
+    "x" * 300,
+    "",
+]
+"""Names that a person who means harm, or nobody at all, may give to anything."""
+
+
+class Reason(BaseModel):
+    """Why."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    reason: Annotated[str, Field(max_length=20)] | None = Field(default=None, description="Why, for the record.")
+
+
+class Amount(BaseModel):
+    """How much of what."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    value: float = Field(ge=0, description="The amount.")
+    unit: Literal["grams", "ounces"] | None = Field(default=None, description="What it is counted in.")
+    gently: bool = Field(default=False, description="Whether with care.")
+
+
+class Label(BaseModel):
+    """A name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    label: str | None = None
+
+
+class Setting(BaseModel):
+    """A name and a value."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str
+    value: Any
+
+
+class Nothing(BaseModel):
+    """No arguments."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class When(BaseModel):
+    """When it is due."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    global_step: int | None = Field(default=None, description="Not before so many steps.")
+
+
+class Execution(BaseModel):
+    """How it is run."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    when: When = Field(default_factory=When)
+
+
+class Pause(BaseModel):
+    """To hold."""
+
+    kind: Literal["pause"] = Field(description="Hold the run.")
+    args: Reason = Field(default_factory=Reason)
+    execution: Execution = Field(default_factory=Execution)
+
+
+class Stop(BaseModel):
+    """To end."""
+
+    kind: Literal["stop"] = Field(
+        description="End the run.", json_schema_extra={"x-confirm": "Stop it? It ends, and nothing brings it back."}
+    )
+    args: Nothing = Field(default_factory=Nothing)
+
+
+class Knead(BaseModel):
+    """A kind that no dashboard has ever heard of."""
+
+    kind: Literal["knead"] = Field(description="Knead the dough.\n\nIt rises afterwards.")
+    args: Amount
+    execution: Execution = Field(default_factory=Execution)
+
+
+class AnyCommand(RootModel[Annotated[Pause | Stop | Knead, Field(discriminator="kind")]]):
+    """Any command."""
+
+
+def _takes(name: str, arguments: type[BaseModel]) -> Control[Any, Any]:
+    return Control(Form(name, f"Do {name}.", arguments), lambda owner, asked, writer: owner.take(name, asked, writer))
+
+
+class ControlDir(Dir):
+    """What can be asked."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def take(self, name: str, asked: BaseModel, writer: Writer) -> dict[str, Any]:
+        """Note what is asked, as a command that waits."""
+        document = asked.model_dump(exclude_unset=True)
+        kind = document.get("kind", name)
+        if kind == self._board.refuses:
+            raise Invalid(f"{kind} is refused: <b>no</b>")
+        record = {
+            "id": f"c{len(self._board.given) + 1}",
+            "kind": kind,
+            "args": document.get("args", {}) if "kind" in document else document,
+            "execution": document.get("execution", {}),
+            "status": "queued",
+            "source": writer.face,
+            "via": writer.face,
+            "submitted": time.time(),
+            "started": None,
+            "finished": None,
+            "place": None,
+            "result": None,
+            "error": None,
+        }
+        self._board.given.append(record)
+        return record
+
+    commands = _takes("commands", AnyCommand)
+    pause = _takes("pause", Reason)
+    checkpoint = _takes("checkpoint", Label)
+    stop = _takes("stop", Nothing)
+    set_hparam = _takes("set_hparam", Setting)
+    set_learning_rate = _takes("set_learning_rate", Amount)
+
+
+class Metrics(Dir):
+    """The metrics."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    @file("index.json", cached=False)
+    def index(self) -> dict[str, Any]:
+        """All of them."""
+        return {"global_step": self._board.step, "epoch": 0, "batch": 0, "metrics": self._board.metrics}
+
+
+class History(Dir):
+    """The points."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    @file("index.json", cached=False)
+    def index(self) -> dict[str, Any]:
+        """What there is."""
+        return {"series": {name: {"file": f"{names.escape(name)}.csv"} for name in self._board.points}}
+
+    def members(self) -> Iterable[str]:
+        return [f"{name}.csv" for name in self._board.points]
+
+    def member(self, name: str) -> Node | None:
+        points = self._board.points.get(name.removesuffix(".csv"))
+        return None if points is None else Leaf(lambda: points)
+
+
+class State(Dir):
+    """Where it is."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.metrics = Metrics(board)
+
+    @file("index.json", cached=False)
+    def index(self) -> dict[str, Any]:
+        """All at one glance."""
+        return self._board.index()
+
+    @file("optimizers.json", cached=False)
+    def optimizers(self) -> dict[str, Any]:
+        """The optimizers."""
+        group = {"lr": self._board.rate, "parameters": 2, "options": {"momentum": math.nan, "betas": [0.9, 0.99]}}
+        return {"global_step": self._board.step, "optimizers": [{"name": self._board.label, "groups": [group]}]}
+
+    @file("services.json", cached=False)
+    def services(self) -> dict[str, Any]:
+        """The services."""
+        return {"services": self._board.services}
+
+    @file("control-log.json", cached=False)
+    def control_log(self) -> dict[str, Any]:
+        """The log."""
+        return {"revision": 0, "entries": []}
+
+
+class Model(Dir):
+    """What is trained."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    @file("class")
+    def class_name(self) -> str:
+        """Its class."""
+        return self._board.label
+
+    @file("hparams.json")
+    def hparams(self) -> dict[str, Any]:
+        """The hyperparameters."""
+        return dict.fromkeys(HOSTILE, self._board.label)
+
+    @file("tunable-hparams.json", cached=False)
+    def tunables(self) -> dict[str, Any]:
+        """What can be changed."""
+        return {"hparams": self._board.tunables}
+
+    @file("graph.dot", live=True)
+    def graph(self) -> str | Later:
+        """The graph."""
+        self._board.drawn += 1
+        return self._board.graph
+
+
+class Listing(Dir):
+    """A list in a file."""
+
+    def __init__(self, show: Any) -> None:
+        self._show = show
+
+    @file("index.json", cached=False)
+    def index(self) -> dict[str, Any]:
+        """All of it."""
+        shown: dict[str, Any] = self._show()
+        return shown
+
+
+class Artifacts(Listing):
+    """The files that were written."""
+
+    def __init__(self, board: Board) -> None:
+        super().__init__(lambda: {"artifact_dir": board.directory, "artifacts": board.written})
+        self.debug = Link(lambda: f"{board.directory}/debug")
+
+
+class Board(Dir):
+    """A run."""
+
+    def __init__(self, directory: str = "/data/run/artifacts") -> None:
+        self.directory = directory
+        self.run_id = "run-1"
+        self.status = "running"
+        self.label = "SGD"
+        self.step = 100
+        self.rate: float = 0.1
+        self.refuses = ""
+        self.metrics: dict[str, float] = {"train/loss": 0.25}
+        self.points: dict[str, str] = {"train/loss": csv([0.5, 0.4, 0.25])}
+        self.services: dict[str, dict[str, Any]] = {"rest": {"state": "running", "reason": None, "since": 0.0}}
+        self.tunables: dict[str, dict[str, Any]] = {}
+        self.written: list[dict[str, Any]] = []
+        """The artifacts."""
+        self.exception: dict[str, Any] | None = None
+        self.graph: str | Later = "digraph { a -> b }"
+        self.drawn = 0
+        """How often somebody has had the graph made."""
+        self.given: list[dict[str, Any]] = []
+        """What was asked, as commands."""
+        self.state = State(self)
+        self.model = Model(self)
+        self.history = History(self)
+        self.control = ControlDir(self)
+        self.commands = Listing(lambda: {"commands": self.given})
+        self.holds = Listing(
+            lambda: {"active": None, "exception": None, "pending": [], "waiting": [], "stopped": False}
+        )
+        self.artifacts = Artifacts(self)
+
+    def index(self) -> dict[str, Any]:
+        """Return what `state/index.json` shows."""
+        return {
+            "run_id": self.run_id,
+            "status": self.status,
+            "stage": "train",
+            "epoch": 1,
+            "global_step": self.step,
+            "batch": 9,
+            "max_epochs": 4,
+            "max_steps": None,
+            "batches": 20,
+            "started": time.time() - 60,
+            "sampled": time.time(),
+            "exception": self.exception,
+        }
+
+
+def csv(values: Iterable[float], start: int = 1) -> str:
+    """Return points as `history/` shows them."""
+    lines = [f"{step},{1_700_000_000 + step:.3f},{value!r}\n" for step, value in enumerate(values, start)]
+    return "step,time,value\n" + "".join(lines)

@@ -1,0 +1,280 @@
+/** One metric's chart. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import { type Series, pick, smooth } from "./series";
+import { brief, moment, number } from "./words";
+
+/** How charts are drawn; the same for all. */
+export interface Drawing {
+  axis: "step" | "time";
+  log: boolean;
+  smoothing: number;
+  /** Whether the few values far off leave the range of the others alone. */
+  clipped: boolean;
+}
+
+/** Points from which on each is no longer drawn as a dot. */
+const DOTS = 60;
+
+interface ChartProps {
+  series: Series;
+  drawing: Drawing;
+  tall: boolean;
+  /** Counts the wishes to see everything again. */
+  fits: number;
+}
+
+/** The chart itself, as wide as its place. It is drawn anew only when the way of drawing changes. */
+export function Chart({ series, drawing, tall, fits }: ChartProps) {
+  const place = useRef<HTMLDivElement>(null);
+  const plot = useRef<Plot | null>(null);
+  const [readout, read] = useState("");
+  const scheme = useScheme();
+  useEffect(() => {
+    const drawn = new Plot(place.current!, series, drawing, read);
+    plot.current = drawn;
+    return () => drawn.end();
+  }, [series, drawing, scheme, tall]);
+  useEffect(() => plot.current?.fit(), [fits]);
+  const zoom = (factor: number) => () => plot.current?.zoom(factor);
+  const shift = (part: number) => () => plot.current?.shift(part);
+  return (
+    <div class="chart">
+      <div ref={place} class="plot" role="img" aria-label={description(series, drawing)} />
+      <p class="readout faint">{readout || (series.values.length === 0 ? "no points yet" : "\u00a0")}</p>
+      {tall && (
+        <div class="row" role="group" aria-label={`Range of ${series.name}`}>
+          <button type="button" onClick={shift(-0.5)} aria-label="Earlier">
+            ◀
+          </button>
+          <button type="button" onClick={zoom(0.5)} aria-label="Zoom in">
+            +
+          </button>
+          <button type="button" onClick={zoom(2)} aria-label="Zoom out">
+            −
+          </button>
+          <button type="button" onClick={shift(0.5)} aria-label="Later">
+            ▶
+          </button>
+          <button type="button" onClick={() => plot.current?.fit()}>
+            Fit
+          </button>
+          <span class="faint">Drag to zoom, double-click to fit, Ctrl and the wheel to zoom at the pointer.</span>
+        </div>
+      )}
+    </div>
+  );
+}
+
+function description({ name, values, low, high }: Series, { axis }: Drawing): string {
+  if (low > high) return `${name}: no points yet`;
+  return `${name} by ${axis}: ${values.length} points from ${number(low)} to ${number(high)}, the last ${brief(values.at(-1))}`;
+}
+
+type Values = (number | null)[];
+
+/**
+ * uPlot, fed from a series. It gets no more points than can be told apart on the screen: those of the range in view,
+ * picked anew whenever that changes.
+ */
+class Plot {
+  private plot: uPlot;
+  private observer: ResizeObserver;
+  private unwatch: () => void;
+  private frame = 0;
+  /** Whether somebody has chosen a range, which new points then leave alone. */
+  private zoomed = false;
+  private x: number[] = [];
+  private lines: Values[] = [];
+  /** Places in the series of the points that uPlot has. */
+  private picked: number[] = [];
+  private drawn = { min: NaN, max: NaN };
+
+  constructor(
+    private place: HTMLElement,
+    private series: Series,
+    private drawing: Drawing,
+    private read: (text: string) => void,
+  ) {
+    this.take();
+    this.plot = new uPlot(this.options(), this.reduced(-Infinity, Infinity), place);
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(place);
+    place.addEventListener("wheel", this.wheel, { passive: false });
+    this.unwatch = series.watch(() => {
+      this.take();
+      this.draw();
+    });
+  }
+
+  end(): void {
+    cancelAnimationFrame(this.frame);
+    this.unwatch();
+    this.observer.disconnect();
+    this.place.removeEventListener("wheel", this.wheel);
+    this.plot.destroy();
+  }
+
+  /** Show everything. */
+  fit(): void {
+    this.zoomed = false;
+    this.draw();
+  }
+
+  /** Show `factor` times as much, around the middle or around a point of the axis. */
+  zoom(factor: number, around?: number): void {
+    const { min, max } = this.range();
+    const centre = around ?? (min + max) / 2;
+    this.show(centre - (centre - min) * factor, centre + (max - centre) * factor);
+  }
+
+  /** Go a part of what is shown to the left or to the right. */
+  shift(part: number): void {
+    const { min, max } = this.range();
+    this.show(min + (max - min) * part, max + (max - min) * part);
+  }
+
+  private range(): { min: number; max: number } {
+    const { min = 0, max = 1 } = this.plot.scales.x ?? {};
+    return { min, max };
+  }
+
+  private show(min: number, max: number): void {
+    this.zoomed = true;
+    this.plot.setScale("x", { min, max });
+  }
+
+  private wheel = (event: WheelEvent): void => {
+    if (!event.ctrlKey && !event.metaKey) return; // The wheel alone scrolls the page.
+    event.preventDefault();
+    const left = event.clientX - this.plot.over.getBoundingClientRect().left;
+    this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.plot.posToVal(left, "x"));
+  };
+
+  /** Take what the series has now. */
+  private take(): void {
+    const { steps, times, values } = this.series;
+    const { smoothing, log, axis } = this.drawing;
+    const drawable = (value: number | null): number | null =>
+      value === null || !Number.isFinite(value) || (log && value <= 0) ? null : value;
+    this.x = axis === "step" ? steps : times;
+    this.lines = [values.map(drawable), ...(smoothing > 0 ? [smooth(values, smoothing).map(drawable)] : [])];
+  }
+
+  /** Draw once for each picture of the screen, whatever has changed. */
+  private draw(): void {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => {
+      const { min, max } = this.range();
+      if (this.zoomed) {
+        this.drawn = { min, max };
+        this.plot.setData(this.reduced(min, max), false);
+        this.plot.setScale("x", { min, max });
+      } else {
+        this.drawn = { min: NaN, max: NaN };
+        this.plot.setData(this.reduced(-Infinity, Infinity));
+      }
+    });
+  }
+
+  /** A range that somebody chose is drawn in full. */
+  private refine(): void {
+    const { min, max } = this.range();
+    if (this.zoomed && (min !== this.drawn.min || max !== this.drawn.max)) this.draw();
+  }
+
+  private reduced(min: number, max: number): uPlot.AlignedData {
+    this.picked = pick(this.x, this.lines[0]!, min, max, 2 * Math.max(200, this.place.clientWidth));
+    const at = <T,>(values: T[]): T[] => this.picked.map((index) => values[index]!);
+    return [at(this.x), ...this.lines.map(at)] as uPlot.AlignedData;
+  }
+
+  private resize(): void {
+    const width = this.place.clientWidth;
+    if (width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: this.place.clientHeight });
+  }
+
+  private options(): uPlot.Options {
+    const { axis, log, smoothing } = this.drawing;
+    const colour = colours(this.place);
+    const line = { stroke: colour.line, width: 1.5, points: { show: (plot: uPlot) => plot.data[0].length < DOTS } };
+    const faint = { stroke: colour.raw, width: 1, points: { show: false } };
+    const axes = { stroke: colour.faint, grid: { stroke: colour.grid, width: 1 }, ticks: { show: false }, font: FONT };
+    return {
+      width: Math.max(100, this.place.clientWidth),
+      height: this.place.clientHeight,
+      legend: { show: false },
+      cursor: { drag: { x: true, y: false, setScale: true }, sync: { key: axis }, y: false },
+      scales: {
+        x: { time: axis === "time" },
+        y: { distr: log ? 3 : 1, ...(!log && { range: (plot, low, high) => this.fitted(plot, low, high) }) },
+      },
+      axes: [
+        { ...axes, size: 26 },
+        { ...axes, size: 58, values: (_, splits) => splits.map((each) => (each === null ? "" : brief(each))) },
+      ],
+      series: smoothing > 0 ? [{}, faint, line] : [{}, line],
+      hooks: {
+        setCursor: [(plot) => this.tell(plot)],
+        setScale: [(_, key) => key === "x" && this.refine()],
+        setSelect: [() => (this.zoomed = true)],
+        ready: [(plot) => plot.over.addEventListener("dblclick", () => this.fit())],
+      },
+    };
+  }
+
+  /** The range of what is in view, with some air. */
+  private fitted(plot: uPlot, low: number | null, high: number | null): uPlot.Range.MinMax {
+    if (low === null || high === null) return [0, 1];
+    if (this.drawing.clipped) [low, high] = this.usual(plot, low, high);
+    const air = (high - low || Math.abs(high) || 1) * 0.06;
+    return [low - air, high + air];
+  }
+
+  private usual(plot: uPlot, low: number, high: number): [number, number] {
+    const { min, max } = this.range();
+    const x = plot.data[0];
+    const values = plot.data[1] as Values;
+    const inView = values.filter((value, at): value is number => value !== null && x[at]! >= min && x[at]! <= max);
+    const sorted = inView.sort((a, b) => a - b);
+    const at = (part: number): number => sorted[Math.round(part * (sorted.length - 1))]!;
+    return sorted.length < 10 ? [low, high] : [at(0.02), at(0.98)];
+  }
+
+  private tell(plot: uPlot): void {
+    const at = plot.cursor.idx;
+    const x = at === null || at === undefined ? undefined : plot.data[0][at];
+    if (x === undefined) return this.read("");
+    const where = this.drawing.axis === "step" ? `step ${number(x)}` : moment(x);
+    const value = this.series.values[this.picked[at!]!];
+    const smoothed = plot.data[2]?.[at!];
+    const words = smoothed === undefined ? "" : `, smoothed ${brief(smoothed)}`;
+    this.read(`${where}: ${brief(value)}${words}`);
+  }
+}
+
+const FONT = "11px system-ui, sans-serif";
+
+/** The colours that the style sheet gives to charts, in the present light. */
+function colours(place: HTMLElement) {
+  const style = getComputedStyle(place);
+  const named = (name: string): string => style.getPropertyValue(`--${name}`).trim();
+  return { line: named("chart-line"), raw: named("chart-raw"), faint: named("chart-ink"), grid: named("chart-grid") };
+}
+
+/** "light" or "dark", whatever chose it; charts have their colours on a canvas, which no style sheet reaches. */
+function useScheme(): string {
+  const [scheme, set] = useState(() => getComputedStyle(document.documentElement).colorScheme);
+  useEffect(() => {
+    const query = matchMedia("(prefers-color-scheme: dark)");
+    const change = (): void => set(`${document.documentElement.dataset.theme ?? ""} ${query.matches}`);
+    const observer = new MutationObserver(change);
+    observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    query.addEventListener("change", change);
+    return () => {
+      observer.disconnect();
+      query.removeEventListener("change", change);
+    };
+  }, []);
+  return scheme;
+}

@@ -1,0 +1,164 @@
+/** What can be changed in a run: learning rates, the model's tunables, and everything else that it takes. */
+import { useEffect, useId, useState } from "preact/hooks";
+import { CommandForm, Part } from "./form";
+import { useNode, useTree } from "./hooks";
+import type { Group, Optimizers, Tunable } from "./records";
+import { type Kind, kinds, parse } from "./schema";
+import { Sending, useSending } from "./sending";
+import { reason } from "./tree";
+import { brief, finite, number, step } from "./words";
+
+/** The panel. */
+export function ControlsPanel() {
+  return (
+    <section class="panel controls" aria-labelledby="controls-title">
+      <h2 id="controls-title">Controls</h2>
+      <LearningRates />
+      <Tunables />
+      <Part title="Anything else, now or later">
+        <AnyCommand />
+      </Part>
+    </section>
+  );
+}
+
+function LearningRates() {
+  const shown = useNode<Optimizers>("state/optimizers.json");
+  const optimizers = shown?.optimizers ?? [];
+  const groups = optimizers.flatMap(({ name, groups }, optimizer) =>
+    groups.map((group, at) => ({
+      name: `${name}${optimizers.length > 1 ? ` ${optimizer}` : ""}${groups.length > 1 ? `, group ${at}` : ""}`,
+      value: rate(shown!, optimizer, at, group),
+      where: { ...(optimizers.length > 1 && { optimizer }), ...(groups.length > 1 && { group: at }) },
+    })),
+  );
+  return (
+    <Part title="Learning rate">
+      {groups.length === 0 && <p class="faint">There is no optimizer yet.</p>}
+      {groups.map(({ name, value, where }) => (
+        <Setting
+          key={name}
+          name={name}
+          label={`Learning rate of ${name}`}
+          now={value}
+          kind="set_learning_rate"
+          args={(text) => ({ value: parse(text, { type: "number" }), ...where })}
+        />
+      ))}
+    </Part>
+  );
+}
+
+function rate(shown: Optimizers, optimizer: number, group: number, { lr }: Group): unknown {
+  return finite(shown, `/optimizers/${optimizer}/groups/${group}/lr`, lr);
+}
+
+function Tunables() {
+  const shown = useNode<{ hparams: Record<string, Tunable> }>("model/tunable-hparams.json");
+  const tunables = Object.entries(shown?.hparams ?? {});
+  return (
+    <Part title="Tunable hyperparameters">
+      {tunables.length === 0 && (
+        <p class="faint">The model declares none in midrun_tunable_hparams, so none can be changed here.</p>
+      )}
+      {tunables.map(([path, tunable]) => (
+        <Setting
+          key={path}
+          name={tunable.label ?? path}
+          label={tunable.label ? `${tunable.label} (${path})` : path}
+          now={finite(shown, `/hparams/${step(path)}/value`, tunable.value)}
+          hint={limits(tunable)}
+          kind="set_hparam"
+          args={(text) => ({ name: path, value: typed(text, tunable) })}
+        />
+      ))}
+    </Part>
+  );
+}
+
+function typed(text: string, { type }: Tunable): unknown {
+  return parse(text, { type: { float: "number", int: "integer", str: "string" }[type] });
+}
+
+function limits({ type, min, max }: Tunable): string {
+  const range = [min !== undefined && `from ${number(min)}`, max !== undefined && `to ${number(max)}`];
+  return [type, ...range].filter(Boolean).join(" ");
+}
+
+interface SettingProps {
+  name: string;
+  label: string;
+  now: unknown;
+  hint?: string;
+  kind: string;
+  args: (text: string) => Record<string, unknown>;
+}
+
+/** One value that can be set: what it is now, and a field for another. */
+function Setting({ name, label, now, hint, kind, args }: SettingProps) {
+  const [text, type] = useState("");
+  const sending = useSending();
+  const tree = useTree();
+  const id = useId();
+  const send = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    if (text.trim() !== "" && (await sending.send(`control/${kind}`, args(text), kind))) type("");
+  };
+  return (
+    <form class="setting" onSubmit={(event) => void send(event)} noValidate>
+      <label for={id} title={label}>
+        {name}
+      </label>
+      <span class="number now">{brief(now)}</span>
+      <input
+        id={id}
+        type="text"
+        inputMode="decimal"
+        autocomplete="off"
+        spellcheck={false}
+        placeholder="new value"
+        aria-label={label}
+        aria-describedby={`${id}-hint`}
+        value={text}
+        onInput={(event) => type(event.currentTarget.value)}
+      />
+      <button type="submit" disabled={sending.busy || text.trim() === "" || tree.presence !== "here"}>
+        Set
+      </button>
+      <small id={`${id}-hint`} class="faint">
+        {hint}
+      </small>
+      <Sending of={sending} />
+    </form>
+  );
+}
+
+/** A form for each kind of command that the run takes, whatever kinds those are. */
+function AnyCommand() {
+  const [known, set] = useState<Kind[]>([]);
+  const [trouble, tell] = useState("");
+  const [name, choose] = useState("");
+  const tree = useTree();
+  const id = useId();
+  const isThere = known.length > 0;
+  useEffect(() => {
+    if (isThere || tree.presence !== "here") return;
+    kinds().then(set, (error: unknown) => tell(reason(error)));
+  }, [isThere, tree.presence]);
+  const kind = known.find((each) => each.name === name);
+  return (
+    <>
+      <div class="row">
+        <label for={id}>Command</label>
+        <select id={id} value={name} onChange={(event) => choose(event.currentTarget.value)}>
+          <option value="">choose…</option>
+          {known.map((each) => (
+            <option key={each.name}>{each.name}</option>
+          ))}
+        </select>
+      </div>
+      {trouble && !isThere && <p class="wrong">What the run takes can't be shown: {trouble}</p>}
+      {kind && <CommandForm key={kind.name} kind={kind} />}
+    </>
+  );
+}

@@ -1,0 +1,2 @@
+/** Style sheets: esbuild takes them into dashboard.css. */
+declare module "*.css";

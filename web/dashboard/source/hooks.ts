@@ -1,0 +1,54 @@
+/** What components use to look at the run. */
+import { useEffect, useReducer, useState } from "preact/hooks";
+import { type Shot, tree } from "./tree";
+
+/** The node as it was last seen; the component is drawn again when it changes. */
+export function useShot(path: string): Shot | undefined {
+  const [, redraw] = useReducer((count: number) => count + 1, 0);
+  useEffect(() => tree.watch(path, () => redraw(undefined)), [path]);
+  return tree.shot(path);
+}
+
+/** The node's document, or undefined while there is none. */
+export function useNode<T>(path: string): T | undefined {
+  return useShot(path)?.value as T | undefined;
+}
+
+/** The tree, for what is said of the run as a whole; drawn again after each poll. */
+export function useTree(): typeof tree {
+  const [, redraw] = useReducer((count: number) => count + 1, 0);
+  useEffect(() => tree.watchAll(() => redraw(undefined)), []);
+  return tree;
+}
+
+/** A choice that the browser remembers for this address, where it may. */
+export function useChoice<T>(name: string, initial: T): [T, (value: T) => void] {
+  const key = `midrun.${name}`;
+  const [value, set] = useState<T>(() => {
+    try {
+      return (JSON.parse(localStorage.getItem(key) ?? "null") as T | null) ?? initial;
+    } catch {
+      return initial;
+    }
+  });
+  const choose = (next: T): void => {
+    set(next);
+    try {
+      localStorage.setItem(key, JSON.stringify(next));
+    } catch {
+      // A browser that keeps nothing still works.
+    }
+  };
+  return [value, choose];
+}
+
+/** The time in seconds, drawn again each second while `ticks`. */
+export function useNow(ticks: boolean): number {
+  const [now, set] = useState(() => Date.now() / 1000);
+  useEffect(() => {
+    if (!ticks) return undefined;
+    const timer = window.setInterval(() => set(Date.now() / 1000), 1000);
+    return () => clearInterval(timer);
+  }, [ticks]);
+  return now;
+}

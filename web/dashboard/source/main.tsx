@@ -1,0 +1,92 @@
+/** The dashboard: a face like the others. It shows nodes of the run's tree and writes to those that can be written. */
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import { CommandsPanel } from "./commands";
+import { ControlsPanel } from "./controls";
+import { useChoice, useNode, useTree } from "./hooks";
+import { MetricsPanel } from "./metrics";
+import { ExceptionShown, Panels } from "./panels";
+import type { Service } from "./records";
+import { Freshness, RunState, useSummary } from "./runstate";
+
+function Dashboard() {
+  const summary = useSummary();
+  return (
+    <>
+      <header class="top">
+        <span class="brand">midrun</span>
+        <nav aria-label="Pages">
+          <a href="docs">API</a>
+          <a href="files">Files</a>
+        </nav>
+        <Theme />
+        <Freshness />
+      </header>
+      <main>
+        <Warnings />
+        <RunState />
+        <ExceptionShown exception={summary?.exception} />
+        <div class="columns">
+          <MetricsPanel />
+          <div class="side">
+            <ControlsPanel />
+            <CommandsPanel />
+          </div>
+        </div>
+        <Panels />
+      </main>
+    </>
+  );
+}
+
+/** What somebody has to know before they believe or touch anything on the page. */
+function Warnings() {
+  const tree = useTree();
+  const shown = useNode<{ services: Record<string, Service> }>("state/services.json");
+  const failed = Object.entries(shown?.services ?? {}).filter(([, { state }]) => state === "failed");
+  return (
+    <div role="alert">
+      {tree.presence === "silent" && (
+        <p class="warning">
+          <strong>The run does not answer</strong> ({tree.trouble}). It has ended, or the way to it is cut.{" "}
+          {tree.answered > 0 && `What is below is as of ${new Date(tree.answered).toLocaleTimeString()}. `}
+          The page goes on asking.
+        </p>
+      )}
+      {tree.presence === "another" && (
+        <p class="warning">
+          <strong>Another run answers under this address now.</strong> What is below is the old one's.{" "}
+          <a href=".">Show the new one</a>
+        </p>
+      )}
+      {failed.map(([name, { reason }]) => (
+        <p key={name} class="warning">
+          <strong>{name} does not work</strong>: {reason}. Training goes on.
+        </p>
+      ))}
+    </div>
+  );
+}
+
+const THEMES = ["auto", "light", "dark"];
+
+function Theme() {
+  const [theme, choose] = useChoice("theme", "auto");
+  useEffect(() => {
+    document.documentElement.dataset.theme = theme;
+  }, [theme]);
+  return (
+    <label class="theme">
+      Theme{" "}
+      <select value={theme} onChange={(event) => choose(event.currentTarget.value)}>
+        {THEMES.map((name) => (
+          <option key={name}>{name}</option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+render(<Dashboard />, document.getElementById("dashboard")!);

@@ -1,0 +1,121 @@
+/** Panels that can be closed: a closed one asks the run for nothing. */
+import type { ComponentChildren } from "preact";
+import { useId, useState } from "preact/hooks";
+import { useChoice, useShot } from "./hooks";
+import { reason, request, address } from "./tree";
+import { brief, finite, step } from "./words";
+
+interface PanelProps {
+  title: string;
+  children: () => ComponentChildren;
+  /** Whether it is open before somebody has chosen. */
+  open?: boolean;
+}
+
+/** One panel. It remembers in the browser whether it is open. */
+export function Panel({ title, children, open = true }: PanelProps) {
+  const [isOpen, choose] = useChoice(`panel.${title}`, open);
+  const id = useId();
+  return (
+    <section class="panel" aria-labelledby={id}>
+      <details open={isOpen} onToggle={(event) => event.currentTarget.open !== isOpen && choose(!isOpen)}>
+        <summary>
+          <h2 id={id}>{title}</h2>
+        </summary>
+        {isOpen && children()}
+      </details>
+    </section>
+  );
+}
+
+interface NodeProps<T> {
+  path: string;
+  /** What it is that a midrun without this node lacks. */
+  lacks: string;
+  children: (value: T) => ComponentChildren;
+}
+
+/** What a node shows, or why there is nothing to show. */
+export function Node<T>({ path, lacks, children }: NodeProps<T>) {
+  const shot = useShot(path);
+  if (!shot) return <p class="faint">…</p>;
+  if (shot.fault?.status === 404) return <p class="faint">This version of midrun has no {lacks}.</p>;
+  if (shot.fault) return <p class="wrong">{shot.fault.detail}</p>;
+  return <>{children(shot.value as T)}</>;
+}
+
+/** Any document as a table: each value with the keys that lead to it. */
+export function Document({ value, label }: { value: unknown; label: string }) {
+  const rows = [...rowsOf(value, value, [], "")];
+  if (rows.length === 0) return <p class="faint">nothing yet</p>;
+  return (
+    <div class="scroll">
+      <table aria-label={label}>
+        <tbody>
+          {rows.map(([name, text]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              <td class="number">{text}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function* rowsOf(root: unknown, value: unknown, keys: string[], pointer: string): Generator<[string, string]> {
+  if (value === null || typeof value !== "object") {
+    yield [keys.join(" · "), brief(finite(root, pointer, value))];
+    return;
+  }
+  for (const [key, item] of Object.entries(value)) {
+    if (pointer !== "" || key !== "_nonfinite") yield* rowsOf(root, item, [...keys, key], `${pointer}/${step(key)}`);
+  }
+}
+
+interface OnDemandProps {
+  path: string;
+  words: string;
+  lacks: string;
+  children?: (text: string) => ComponentChildren;
+}
+
+/** The run's own patience with what it makes on demand is 30 s. */
+const PATIENCE = 40_000;
+
+/** A file that is made when somebody wants it, at the next optimizer step. */
+export function OnDemand({ path, words, lacks, children }: OnDemandProps) {
+  const [told, tell] = useState<{ text?: string; error?: string; busy?: boolean }>({});
+  const make = async (): Promise<void> => {
+    tell({ busy: true });
+    try {
+      tell({ text: await (await request(`files/${address(path)}`, {}, PATIENCE)).text() });
+    } catch (error) {
+      const isMissing = (error as { status?: number }).status === 404;
+      tell({ error: isMissing ? `This version of midrun has no ${lacks}.` : reason(error) });
+    }
+  };
+  return (
+    <div class="on-demand">
+      <div class="row">
+        <button type="button" disabled={told.busy} onClick={() => void make()}>
+          {words}
+        </button>
+        <output aria-live="polite" class={told.error ? "wrong" : "faint"}>
+          {told.busy ? "waiting for the next optimizer step…" : told.error}
+        </output>
+      </div>
+      {told.text !== undefined && (children ? children(told.text) : <Text text={told.text} label={path} />)}
+    </div>
+  );
+}
+
+/** Text as it is, which scrolls. */
+export function Text({ text, label }: { text: string; label: string }) {
+  return (
+    <pre class="text" tabIndex={0} role="region" aria-label={label}>
+      {text}
+    </pre>
+  );
+}

@@ -1,0 +1,291 @@
+/** The panels beside metrics, controls and commands: each shows a node or two. */
+import { useState } from "preact/hooks";
+import { Files } from "./files";
+import { Graph } from "./graph";
+import { LogPanel } from "./commands";
+import { Document, Node, OnDemand, Panel, Text } from "./panel";
+import type { ExceptionRecord, Optimizers, Service } from "./records";
+import { address, reason, request } from "./tree";
+import { brief, bytes, duration, finite, moment, number } from "./words";
+
+/** All of them. */
+export function Panels() {
+  return (
+    <div class="panels">
+      <Panel title="Optimizers">{() => <OptimizersShown />}</Panel>
+      <Panel title="Artifacts">{() => <Artifacts />}</Panel>
+      <Panel title="Control log">{() => <LogPanel />}</Panel>
+      <Panel title="Pipeline timing">{() => <Pipeline />}</Panel>
+      <Panel title="CUDA memory">
+        {() => (
+          <Node path="state/cuda/memory.json" lacks="view of CUDA memory">
+            {(memory) => <Document value={memory} label="CUDA memory" />}
+          </Node>
+        )}
+      </Panel>
+      <Panel title="Profiler">
+        {() => (
+          <OnDemand
+            path="model/lightning-profiler-summary.txt"
+            words="Show the profiler's summary"
+            lacks="profiler summary"
+          />
+        )}
+      </Panel>
+      <Panel title="Model">{() => <Model />}</Panel>
+      <Panel title="Inspectors">{() => <Inspectors />}</Panel>
+      <Panel title="Hooks">
+        {() => (
+          <Node path="hooks/index.json" lacks="shell hooks">
+            {(hooks) => <Document value={hooks} label="Hooks" />}
+          </Node>
+        )}
+      </Panel>
+      <Panel title="Services">{() => <Services />}</Panel>
+      <Panel title="This run" open={false}>
+        {() => <About />}
+      </Panel>
+      <Panel title="All files" open={false}>
+        {() => <Files />}
+      </Panel>
+    </div>
+  );
+}
+
+/** The exception that ended or holds the run; nothing while there is none. */
+export function ExceptionShown({ exception }: { exception: ExceptionRecord | null | undefined }) {
+  if (!exception?.type) return null;
+  return (
+    <section class="panel exception" aria-labelledby="exception-title">
+      <h2 id="exception-title">{exception.type}</h2>
+      <p class="prose">{exception.message}</p>
+      <p class="faint">
+        At step {number(exception.global_step)}, epoch {number(exception.epoch)}
+        {exception.batch !== null && `, batch ${number(exception.batch)}`}, {moment(exception.time)}
+      </p>
+      <details>
+        <summary>Traceback</summary>
+        <Text text={exception.traceback} label="Traceback" />
+      </details>
+    </section>
+  );
+}
+
+function OptimizersShown() {
+  return (
+    <Node<Optimizers> path="state/optimizers.json" lacks="list of optimizers">
+      {(shown) => (
+        <>
+          {shown.optimizers.length === 0 && <p class="faint">There is no optimizer yet.</p>}
+          {shown.optimizers.flatMap(({ name, groups }, optimizer) =>
+            groups.map((group, at) => (
+              <details key={`${optimizer} ${at}`} class="group">
+                <summary>
+                  {name} {groups.length > 1 && `group ${at}`}{" "}
+                  <span class="number">
+                    lr {brief(finite(shown, `/optimizers/${optimizer}/groups/${at}/lr`, group.lr))}
+                  </span>{" "}
+                  <span class="faint">{number(group.parameters)} parameter tensors</span>
+                </summary>
+                <Document value={group.options} label={`Options of ${name}, group ${at}`} />
+              </details>
+            )),
+          )}
+        </>
+      )}
+    </Node>
+  );
+}
+
+interface Artifact {
+  path: string;
+  size: number;
+  modified: number;
+}
+
+function Artifacts() {
+  const [all, showAll] = useState(false);
+  return (
+    <Node<{ artifact_dir: string; artifacts: Artifact[] }> path="artifacts/index.json" lacks="list of artifacts">
+      {({ artifact_dir, artifacts }) => (
+        <>
+          <p class="faint prose">{artifact_dir}</p>
+          {artifacts.length === 0 && <p class="faint">Nothing has been written yet.</p>}
+          <ul class="list" aria-label="Artifacts">
+            {(all ? artifacts : artifacts.slice(0, 12)).map((artifact) => (
+              <ArtifactShown key={artifact.path} artifact={artifact} />
+            ))}
+          </ul>
+          {artifacts.length > 12 && (
+            <button type="button" class="quiet" onClick={() => showAll(!all)}>
+              {all ? "Fewer" : `All ${artifacts.length}`}
+            </button>
+          )}
+        </>
+      )}
+    </Node>
+  );
+}
+
+function ArtifactShown({ artifact: { path, size, modified } }: { artifact: Artifact }) {
+  const [dot, draw] = useState<string | null>(null);
+  const [trouble, tell] = useState("");
+  const href = `artifacts/${address(path)}`;
+  const load = (): void => {
+    request(href)
+      .then(async (response) => draw(await response.text()))
+      .catch((error: unknown) => tell(reason(error)));
+  };
+  return (
+    <li>
+      <a href={href} download={path.split("/").at(-1)}>
+        {path}
+      </a>{" "}
+      <span class="faint">
+        {bytes(size)}, {moment(modified)}
+      </span>{" "}
+      {/\.(dot|gv)$/i.test(path) && (
+        <button type="button" class="quiet" onClick={() => (dot === null ? load() : draw(null))}>
+          {dot === null ? "Draw" : "Close"}
+        </button>
+      )}
+      {trouble && <div class="wrong">{trouble}</div>}
+      {dot !== null && <Graph name={path} dot={dot} />}
+    </li>
+  );
+}
+
+interface Phase {
+  share: number;
+  median_s?: number;
+  p95_s?: number;
+}
+
+function Pipeline() {
+  return (
+    <Node<{ verdict?: string; phases?: Record<string, Phase> }>
+      path="state/pipeline/summary.json"
+      lacks="timing of the pipeline's phases"
+    >
+      {({ verdict, phases = {} }) => (
+        <>
+          {verdict && <p>{verdict}</p>}
+          <Stack phases={phases} />
+        </>
+      )}
+    </Node>
+  );
+}
+
+/** Where the time of a batch goes, as one bar. The table below it says the same. */
+function Stack({ phases }: { phases: Record<string, Phase> }) {
+  const shown = Object.entries(phases);
+  if (shown.length === 0) return <p class="faint">Nothing has been timed yet.</p>;
+  return (
+    <>
+      <div class="stack" aria-hidden="true">
+        {shown.map(([name, { share }], at) => (
+          <span key={name} class={`phase phase-${at % 8}`} style={{ flexGrow: share }} title={name} />
+        ))}
+      </div>
+      <table aria-label="Phases of a batch">
+        <thead>
+          <tr>
+            <th scope="col">Phase</th>
+            <th scope="col">Share</th>
+            <th scope="col">Median</th>
+            <th scope="col">95 %</th>
+          </tr>
+        </thead>
+        <tbody>
+          {shown.map(([name, phase], at) => (
+            <tr key={name}>
+              <th scope="row">
+                <span class={`key phase-${at % 8}`} aria-hidden="true" /> {name}
+              </th>
+              <td class="number">{(phase.share * 100).toFixed(1)} %</td>
+              <td class="number">{milliseconds(phase.median_s)}</td>
+              <td class="number">{milliseconds(phase.p95_s)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </>
+  );
+}
+
+function milliseconds(seconds: number | undefined): string {
+  return seconds === undefined ? "–" : `${number(Number((seconds * 1000).toPrecision(3)))} ms`;
+}
+
+function Model() {
+  return (
+    <>
+      <Node<string> path="model/class" lacks="name of the model's class">
+        {(name) => <p class="prose">{name.trim()}</p>}
+      </Node>
+      <details class="group">
+        <summary>Hyperparameters</summary>
+        <Node path="model/hparams.json" lacks="list of hyperparameters">
+          {(hparams) => <Document value={hparams} label="Hyperparameters" />}
+        </Node>
+      </details>
+      <Node<string> path="model/summary.txt" lacks="summary of the model">
+        {(summary) => <Text text={summary} label="Summary of the model" />}
+      </Node>
+    </>
+  );
+}
+
+function Inspectors() {
+  return (
+    <>
+      <p class="faint">Made at the next optimizer step, on the batch in flight: not while the run is held.</p>
+      <OnDemand path="model/graph.dot" words="Draw the model's graph" lacks="live graph of the model">
+        {(dot) => <Graph name="model/graph" dot={dot} />}
+      </OnDemand>
+      <OnDemand path="model/summary-live.txt" words="Show a live summary" lacks="live summary of the model" />
+    </>
+  );
+}
+
+function Services() {
+  return (
+    <Node<{ services: Record<string, Service> }> path="state/services.json" lacks="list of services">
+      {({ services }) => (
+        <table aria-label="Services">
+          <tbody>
+            {Object.entries(services).map(([name, { state, reason: why, since }]) => (
+              <tr key={name}>
+                <th scope="row">{name}</th>
+                <td>
+                  <span class={`tag ${state}`}>{state}</span> {why}{" "}
+                  {state === "running" && <span class="faint">for {duration(Date.now() / 1000 - since)}</span>}
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+    </Node>
+  );
+}
+
+function About() {
+  return (
+    <>
+      {["run-dir", "host", "pid", "rest/url"].map((name) => (
+        <Node<string | number> key={name} path={`meta/${name}`} lacks={name}>
+          {(value) => (
+            <p class="prose">
+              <span class="faint">{name}</span> {String(value).trim()}
+            </p>
+          )}
+        </Node>
+      ))}
+      <Node path="meta/versions.json" lacks="list of versions">
+        {(versions) => <Document value={versions} label="Versions" />}
+      </Node>
+    </>
+  );
+}

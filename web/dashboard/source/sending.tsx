@@ -1,0 +1,95 @@
+/** Sending something to the run, and following what becomes of it. */
+import { useState } from "preact/hooks";
+import { ask } from "./ask";
+import { useNode } from "./hooks";
+import type { Change, CommandRecord } from "./records";
+import { kinds } from "./schema";
+import { Refusal, reason, tree } from "./tree";
+import { brief } from "./words";
+
+type Told = { record?: CommandRecord; error?: string; fields?: Refusal["fields"]; busy?: boolean };
+
+/** What a button or a form needs to send something once, and to say what came of it. */
+export function useSending() {
+  const [told, tell] = useState<Told>({});
+  const send = async (path: string, body: unknown, kind: string): Promise<boolean> => {
+    if (told.busy) return false;
+    tell({ busy: true });
+    try {
+      const confirm = await confirmation(kind);
+      if (confirm && !(await ask(question(confirm)))) {
+        tell({});
+        return false;
+      }
+      tell({ record: (await tree.write(path, body)) as CommandRecord });
+      return true;
+    } catch (error) {
+      tell({ error: reason(error), fields: error instanceof Refusal ? error.fields : [] });
+      return false;
+    }
+  };
+  return {
+    send,
+    told,
+    busy: told.busy ?? false,
+    /** What is wrong with one field, where the run said so. */
+    wrong: (at: string, name: string): string => {
+      const found = told.fields?.find(({ loc }) => loc.includes(at) && loc.includes(name));
+      return found?.msg ?? "";
+    },
+  };
+}
+
+/** What to ask before a command of this kind is sent. Where that can't be known, there is a question too. */
+async function confirmation(name: string): Promise<string> {
+  try {
+    return (await kinds()).find((kind) => kind.name === name)?.confirm ?? "";
+  } catch {
+    return `Send ${name}? The run does not say now what it does.`;
+  }
+}
+
+/** The first sentence is the question, the rest explains it; the last word of the button is the question's first. */
+function question(confirm: string) {
+  const [title = "", ...rest] = confirm.split(/(?<=\?)\s+/);
+  return { title, text: rest.join(" "), does: title.split(" ")[0] ?? "Yes" };
+}
+
+/** What came of it so far: the command's status, and in the end what it changed or why it failed. */
+export function Sending({ of }: { of: ReturnType<typeof useSending> }) {
+  const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
+  const { record, error, busy } = of.told;
+  const now = listed?.commands?.find(({ id }) => id === record?.id) ?? record;
+  return (
+    <output class={error || now?.error ? "sent wrong" : "sent"} aria-live="polite">
+      {busy && "sending…"}
+      {error}
+      {now?.status && `${now.kind}: ${outcome(now)}`}
+    </output>
+  );
+}
+
+/** A command's status in words, with what it changed or why it came to nothing. */
+export function outcome(command: CommandRecord): string {
+  if (command.error) return `${command.status}: ${command.error.message}`;
+  const holds = command.status === "executing" && (command.kind === "pause" || command.kind === "hold");
+  const status = holds ? "the run is held" : command.status === "succeeded" ? "done" : command.status;
+  return [status, ...told(command)].join(", ");
+}
+
+function told({ result }: CommandRecord): string[] {
+  const changes = (result?.changes ?? []).slice(0, 1).map((change) => `${change.what} ${arrow(change)}`);
+  const artifact = result?.artifact as { id?: string } | undefined;
+  const overwriting = (result?.will_be_overwritten_by as string[] | undefined) ?? [];
+  return [
+    ...changes,
+    ...(artifact?.id ? [artifact.id] : []),
+    ...(overwriting.length > 0 ? [`but ${overwriting.join(", ")} may undo it`] : []),
+    ...(result?.notes ?? []),
+  ];
+}
+
+/** A change as "0.02 → 0.001". */
+export function arrow(change: Change): string {
+  return `${brief(change.old)} → ${brief(change.new)}`;
+}

@@ -1,0 +1,225 @@
+/**
+ * The points of metrics, as charts draw them: what the run has kept since it started, and what this page has seen since.
+ */
+import { type Metrics } from "./records";
+import { Refusal, address, request, tree } from "./tree";
+import { finite, step as pointer } from "./words";
+
+const INDEX = "history/index.json";
+const METRICS = "state/metrics/index.json";
+/** Charts that are in view are filled in from the run's own record this often, in milliseconds. */
+const STALE = 15_000;
+
+interface Index {
+  series: Record<string, { file: string }>;
+}
+
+/** One metric's points, oldest first. The arrays only grow, until the whole is loaded again. */
+export class Series {
+  steps: number[] = [];
+  times: number[] = [];
+  values: number[] = [];
+  /** The smallest and the largest finite value there has been. */
+  low = Infinity;
+  high = -Infinity;
+  loaded = 0;
+  trouble = "";
+  private listeners = new Set<() => void>();
+  private loading = false;
+  private loadedAt: number | undefined;
+
+  constructor(readonly name: string) {}
+
+  watch(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** Fetch all that the run has kept, unless that was done a moment ago or the run has made no step since. */
+  async load(): Promise<void> {
+    const step = latest()?.global_step;
+    const isFresh = Date.now() - this.loaded < STALE || (this.loaded > 0 && step === this.loadedAt);
+    if (this.loading || isFresh) return;
+    this.loading = true;
+    this.loadedAt = step;
+    try {
+      const file = await fileOf(this.name);
+      if (file) this.take(await (await request(`files/history/${address(file)}`)).text());
+      this.trouble = file ? "" : "the run keeps no record of it; the chart shows what this page has seen";
+      this.loaded = Date.now();
+    } catch (error) {
+      // The points that are here stay. A run that is silent is told of at the top of the page.
+      this.trouble = error instanceof Refusal ? error.message : "";
+    } finally {
+      this.loading = false;
+      this.tell();
+    }
+  }
+
+  /** Add a point that was just seen. */
+  add(step: number, time: number, value: number): void {
+    const last = this.steps.length - 1;
+    const isSame = Object.is(this.values[last], value) || step === this.steps[last];
+    if (last >= 0 && isSame) return;
+    this.push(step, time, value);
+    this.tell();
+  }
+
+  private take(csv: string): void {
+    const after = this.times.at(-1);
+    const seen = [this.steps, this.times, this.values] as const;
+    [this.steps, this.times, this.values] = [[], [], []];
+    let start = csv.indexOf("\n") + 1;
+    while (start > 0 && start < csv.length) {
+      const end = csv.indexOf("\n", start);
+      const stop = end < 0 ? csv.length : end;
+      const first = csv.indexOf(",", start);
+      const second = csv.indexOf(",", first + 1);
+      this.push(+csv.slice(start, first), +csv.slice(first + 1, second), valueOf(csv.slice(second + 1, stop)));
+      start = end < 0 ? 0 : end + 1;
+    }
+    this.keep(seen, after);
+  }
+
+  /** What this page saw after the last point of the record stays. */
+  private keep([steps, times, values]: readonly [number[], number[], number[]], after: number | undefined): void {
+    const recorded = this.times.at(-1) ?? -Infinity;
+    if (after === undefined || after <= recorded) return;
+    for (let index = times.findIndex((time) => time > recorded); index >= 0 && index < times.length; index++) {
+      this.push(steps[index]!, times[index]!, values[index]!);
+    }
+  }
+
+  private push(step: number, time: number, value: number): void {
+    // A run that went back draws its new values as the line.
+    while (this.steps.length > 0 && this.steps.at(-1)! > step) {
+      this.steps.pop();
+      this.times.pop();
+      this.values.pop();
+    }
+    this.steps.push(step);
+    this.times.push(time);
+    this.values.push(value);
+    if (Number.isFinite(value)) {
+      if (value < this.low) this.low = value;
+      if (value > this.high) this.high = value;
+    }
+  }
+
+  private tell(): void {
+    for (const listener of [...this.listeners]) listener();
+  }
+}
+
+function valueOf(text: string): number {
+  if (text === "inf") return Infinity;
+  return text === "-inf" ? -Infinity : Number(text);
+}
+
+const all = new Map<string, Series>();
+let files: Promise<Index["series"]> | null = null;
+let asked = 0;
+
+/** The series of a name. */
+export function series(name: string): Series {
+  const known = all.get(name) ?? new Series(name);
+  all.set(name, known);
+  return known;
+}
+
+async function fileOf(name: string): Promise<string | undefined> {
+  const known = (await index())[name]?.file;
+  if (known || Date.now() - asked < STALE) return known;
+  files = null; // It may have come since.
+  return (await index())[name]?.file;
+}
+
+/** The names that the run keeps points of, with their files. */
+export function index(): Promise<Index["series"]> {
+  if (!files) {
+    asked = Date.now();
+    files = request(`files/${INDEX}`).then(async (response) => ((await response.json()) as Index).series);
+    files.catch((error: unknown) => {
+      files = error instanceof Refusal && error.status === 404 ? Promise.resolve({}) : null;
+    });
+  }
+  return files.catch(() => ({}));
+}
+
+function latest(): Metrics | undefined {
+  return tree.shot(METRICS)?.value as Metrics | undefined;
+}
+
+// Whatever the page polls is drawn at once, and needs no request of its own.
+tree.watch(METRICS, () => {
+  const shown = latest();
+  if (!shown?.metrics) return;
+  const now = Date.now() / 1000;
+  for (const [name, value] of Object.entries(shown.metrics)) {
+    const known = all.get(name);
+    if (known?.loaded) known.add(shown.global_step, now, toNumber(finite(shown, `/metrics/${pointer(name)}`, value)));
+  }
+});
+
+function toNumber(value: unknown): number {
+  if (value === "Infinity") return Infinity;
+  if (value === "-Infinity") return -Infinity;
+  return typeof value === "number" ? value : NaN;
+}
+
+/**
+ * An exponential moving average whose first values are not drawn towards zero (as TensorBoard's). `weight` is what the
+ * past counts, from 0 to 1. A value that is no finite number leaves a gap and is not averaged.
+ */
+export function smooth(values: readonly number[], weight: number): (number | null)[] {
+  let last = 0;
+  let count = 0;
+  return values.map((value) => {
+    if (!Number.isFinite(value)) return null;
+    count += 1;
+    last = last * weight + (1 - weight) * value;
+    return last / (1 - weight ** count);
+  });
+}
+
+/**
+ * The places of the points that a chart draws of a range: all of them, or the lowest and the highest of each of `count / 2`
+ * pieces, so that no spike is lost. The first and the last, and the neighbours outside the range, are always among them.
+ */
+export function pick(x: readonly number[], y: readonly (number | null)[], min: number, max: number, count: number): number[] {
+  const first = Math.max(0, place(x, min) - 1);
+  const end = Math.min(x.length, place(x, max) + 2);
+  if (end - first <= count) return Array.from({ length: Math.max(0, end - first) }, (_, at) => first + at);
+  const picked = [first];
+  const piece = (end - first - 2) / (count / 2);
+  for (let from = first + 1; from < end - 1; from += piece) {
+    picked.push(...extremes(y, Math.floor(from), Math.min(end - 1, Math.floor(from + piece))));
+  }
+  picked.push(end - 1);
+  return picked;
+}
+
+/** The places of the lowest and the highest value, in order; the first place where there is none. */
+function extremes(y: readonly (number | null)[], from: number, end: number): number[] {
+  let low = -1;
+  let high = -1;
+  for (let at = from; at < end; at++) {
+    const value = y[at];
+    if (value === null || value === undefined) continue;
+    if (low < 0 || value < y[low]!) low = at;
+    if (high < 0 || value > y[high]!) high = at;
+  }
+  if (low < 0) return from < end ? [from] : [];
+  return low === high ? [low] : [Math.min(low, high), Math.max(low, high)];
+}
+
+/** The place of the first point that is not below a value; `x` ascends. */
+function place(x: readonly number[], value: number): number {
+  let [low, high] = [0, x.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (x[middle]! < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

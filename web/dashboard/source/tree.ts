@@ -1,0 +1,235 @@
+/**
+ * The run's tree as this page knows it: nodes are polled together, and only those that changed come over the wire.
+ *
+ * A panel watches the nodes that it shows for as long as it is open, so a closed one costs the run nothing.
+ */
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type Document = { [key: string]: unknown };
+
+/** A node as it was last seen: what it shows, or why it can't be shown. */
+export interface Shot {
+  value?: unknown;
+  fault?: { status: number; detail: string };
+}
+
+/** What the server answers to a poll: only the nodes that changed since the revision that it was sent. */
+interface Poll {
+  revision: string;
+  age: number;
+  nodes: Record<string, unknown>;
+  faults: Record<string, { status: number; detail: string }>;
+}
+
+/** A mistake that the server told of: its status, a sentence, and the wrong fields if it named them. */
+export class Refusal extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly fields: { loc: (string | number)[]; msg: string }[] = [],
+  ) {
+    super(message);
+  }
+}
+
+/** Whether the run answers: it does, not now, or another one does under its address. */
+export type Presence = "starting" | "here" | "silent" | "another";
+
+/** How often the page asks, in milliseconds: by itself, and in live mode. */
+export const REFRESH = 15_000;
+export const LIVE = 1_000;
+/** A request that takes longer than this is given up: the run's own patience is 5 s. */
+const PATIENCE = 12_000;
+const INDEX = "state/index.json";
+
+type Listener = () => void;
+
+/** The run, polled. There is one for the page. */
+class Tree {
+  private shots = new Map<string, Shot>();
+  private listeners = new Map<string, Set<Listener>>();
+  private general = new Set<Listener>();
+  private revision = "";
+  private asked = "";
+  private polling: Promise<void> | null = null;
+  private again = false;
+  private timer = 0;
+  private soon = false;
+  private runId = "";
+
+  presence: Presence = "starting";
+  /** When the run last answered, in milliseconds since 1970. */
+  answered = 0;
+  /** By how many seconds the values are older than that. */
+  age = 0;
+  /** Why there was no answer. */
+  trouble = "";
+  live = false;
+
+  /** The node as it was last seen. */
+  shot(path: string): Shot | undefined {
+    return this.shots.get(path);
+  }
+
+  /** Tell `listener` whenever the node changes; the function that is returned ends that. */
+  watch(path: string, listener: Listener): () => void {
+    const known = this.listeners.get(path) ?? new Set();
+    this.listeners.set(path, known);
+    known.add(listener);
+    if (!this.shots.has(path)) {
+      this.asked = ""; // What is known of it by the server's count was thrown away here.
+      this.pollSoon();
+    }
+    return () => {
+      known.delete(listener);
+      if (known.size === 0) {
+        this.listeners.delete(path);
+        this.shots.delete(path);
+      }
+    };
+  }
+
+  /** Tell `listener` after each poll, whatever came of it. */
+  watchAll(listener: Listener): () => void {
+    this.general.add(listener);
+    return () => this.general.delete(listener);
+  }
+
+  setLive(live: boolean): void {
+    this.live = live;
+    this.tell();
+    void this.refresh();
+  }
+
+  /** Ask now. One request at a time: a poll that is under way is followed by another. */
+  async refresh(): Promise<void> {
+    if (this.polling) {
+      this.again = true;
+      return this.polling;
+    }
+    this.polling = this.poll();
+    await this.polling;
+    this.polling = null;
+    if (this.again) {
+      this.again = false;
+      return this.refresh();
+    }
+    this.schedule();
+  }
+
+  /** Panels that open together are asked for together. */
+  private pollSoon(): void {
+    if (this.soon) return;
+    this.soon = true;
+    queueMicrotask(() => {
+      this.soon = false;
+      void this.refresh();
+    });
+  }
+
+  private schedule(): void {
+    clearTimeout(this.timer);
+    const pause = this.live && !document.hidden ? LIVE : REFRESH;
+    this.timer = window.setTimeout(() => void this.refresh(), pause);
+  }
+
+  private async poll(): Promise<void> {
+    const paths = [...new Set([INDEX, ...this.listeners.keys()])];
+    const asked = paths.map((path) => `node=${encodeURIComponent(address(path))}`).join("&");
+    const seen = asked === this.asked ? this.revision : "";
+    try {
+      const response = await request(`poll?${asked}${seen && `&seen=${encodeURIComponent(seen)}`}`);
+      const poll = (await response.json()) as Poll;
+      this.asked = asked;
+      this.revision = poll.revision;
+      this.arrive(paths, poll);
+    } catch (error) {
+      this.trouble = error instanceof Refusal ? error.message : "there is no answer";
+      if (this.presence !== "another") this.presence = "silent";
+    }
+    this.tell();
+  }
+
+  private arrive(paths: string[], poll: Poll): void {
+    const run = poll.nodes[INDEX] as { run_id?: string } | undefined;
+    if (run?.run_id) {
+      this.runId ||= run.run_id;
+      if (run.run_id !== this.runId) {
+        // Its port was free again and another run has taken it. Nothing of that one belongs on this page.
+        this.presence = "another";
+        return;
+      }
+    }
+    if (this.presence === "another") return;
+    this.presence = "here";
+    this.trouble = "";
+    this.answered = Date.now();
+    this.age = poll.age;
+    for (const path of paths) {
+      const key = address(path);
+      if (key in poll.nodes) this.change(path, { value: poll.nodes[key] });
+      else if (key in poll.faults) this.change(path, { fault: poll.faults[key]! });
+    }
+  }
+
+  private change(path: string, shot: Shot): void {
+    this.shots.set(path, shot);
+    for (const listener of [...(this.listeners.get(path) ?? [])]) listener();
+  }
+
+  private tell(): void {
+    for (const listener of [...this.general]) listener();
+  }
+
+  /**
+   * Write a document to a control node, and return what came of it.
+   *
+   * The run's id goes with it, so that a page which was left open can't steer another run; and a key, so that a request
+   * which is sent twice by the network is done once.
+   */
+  async write(path: string, body: unknown): Promise<unknown> {
+    const headers: Record<string, string> = { "Content-Type": "application/json", "Idempotency-Key": newKey() };
+    if (this.runId) headers["Midrun-Run-Id"] = this.runId;
+    try {
+      const response = await request(`files/${address(path)}`, { method: "POST", headers, body: JSON.stringify(body) });
+      return await response.json();
+    } finally {
+      void this.refresh();
+    }
+  }
+}
+
+/** A path of the tree as part of an address. */
+export function address(path: string): string {
+  return path.split("/").map(encodeURIComponent).join("/");
+}
+
+function newKey(): string {
+  // Not crypto.randomUUID: a page that is opened under a LAN address is no secure context and lacks it.
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Ask the server. Raises `Refusal` for an answer that is a mistake, and what fetch raises when there is none. */
+export async function request(route: string, options: RequestInit = {}, patience = PATIENCE): Promise<Response> {
+  const response = await fetch(route, { cache: "no-store", signal: AbortSignal.timeout(patience), ...options });
+  if (response.ok) return response;
+  const { detail } = (await response.json().catch(() => ({}))) as { detail?: unknown };
+  if (Array.isArray(detail)) {
+    const fields = detail as { loc: (string | number)[]; msg: string }[];
+    throw new Refusal(response.status, fields.map(({ loc, msg }) => [...loc.slice(1), msg].join(": ")).join("; "), fields);
+  }
+  throw new Refusal(response.status, typeof detail === "string" ? detail : `status ${response.status}`);
+}
+
+/** What to say of an error to the person who looks at the page. */
+export function reason(error: unknown): string {
+  if (error instanceof Refusal) return error.message;
+  if (error instanceof DOMException && error.name === "TimeoutError") return "the run did not answer in time";
+  return "the run does not answer";
+}
+
+export const tree = new Tree();
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) void tree.refresh();
+});
