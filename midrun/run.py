@@ -350,8 +350,10 @@ class Run:
         Lightning forgets.
         """
         before, sample = self.loop.stage, self._sample
-        is_early = sample.batch is None and self.loop.fits
-        return None if is_early or "sanity_check" in (before, self.loop.stage) else sample
+        stages = {before, self.loop.stage}
+        noteworthy = None if (sample.batch is None and self.loop.fits) or "sanity_check" in stages else sample
+        self.pace.note(noteworthy if stages == {"train"} else None, held=self.holds.active is not None)
+        return noteworthy
 
     @property
     def status(self) -> str:

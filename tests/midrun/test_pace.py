@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from midrun.loop import Limits
 from midrun.pace import LONG, RECENT, Pace
 from midrun.sample import NOTHING, Sample
+from tests.midrun.models import Watched, batches, run_of, trainer
 
 OPEN = Limits(None, None, None)
 
@@ -138,3 +142,23 @@ def test_what_is_kept_is_bounded() -> None:
     training = Training()
     training.train(3 * LONG, 4)
     assert len(training.pace._marks) <= LONG + 1
+
+
+def test_a_run_tells_its_pace_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midrun.pace._APART", 0.01)
+    monkeypatch.setattr("midrun.pace._LEAST", 0.05)
+    monkeypatch.setattr("midrun.history.INTERVAL", 0.01)
+    shown: list[dict[str, Any]] = []
+
+    class Paced(Watched):
+        def on_train_batch_end(self, *args: Any) -> None:
+            super().on_train_batch_end(*args)
+            time.sleep(0.02)
+            shown.append(dict(run_of(self).root.state.index))
+
+    trainer(tmp_path, max_epochs=4).fit(Paced(), batches(20))
+    paced = [state for state in shown if state["steps_per_second"] is not None]
+    assert len(paced) > 40
+    assert all(1 < state["steps_per_second"] < 50 for state in paced)
+    assert paced[-1]["seconds_left"] < paced[0]["seconds_left"]
+    assert paced[-1]["seconds_left"] < 1

@@ -181,7 +181,7 @@ class History(Dir):
     @file("index.json", cached=False)
     def index(self) -> dict[str, Any]:
         """What there is."""
-        return {"series": {name: {"file": f"{names.escape(name)}.csv"} for name in self._board.points}}
+        return {"series": {name: {"file": names.escape(f"{name}.csv")} for name in self._board.points}}
 
     def members(self) -> Iterable[str]:
         return [f"{name}.csv" for name in self._board.points]

@@ -141,6 +141,8 @@ class Plot {
 
   private show(min: number, max: number): void {
     this.zoomed = true;
+    this.drawn = { min, max };
+    this.plot.setData(this.reduced(min, max), false);
     this.plot.setScale("x", { min, max });
   }
 
@@ -165,11 +167,9 @@ class Plot {
   private draw(): void {
     cancelAnimationFrame(this.frame);
     this.frame = requestAnimationFrame(() => {
-      const { min, max } = this.range();
       if (this.zoomed) {
-        this.drawn = { min, max };
-        this.plot.setData(this.reduced(min, max), false);
-        this.plot.setScale("x", { min, max });
+        const { min, max } = this.range();
+        this.show(min, max);
       } else {
         this.drawn = { min: NaN, max: NaN };
         this.plot.setData(this.reduced(-Infinity, Infinity));
@@ -184,7 +184,7 @@ class Plot {
   }
 
   private reduced(min: number, max: number): uPlot.AlignedData {
-    this.picked = pick(this.x, this.lines[0]!, min, max, 2 * Math.max(200, this.place.clientWidth));
+    this.picked = pick(this.x, this.lines[0]!, min, max, Math.max(200, this.place.clientWidth));
     const at = <T,>(values: T[]): T[] => this.picked.map((index) => values[index]!);
     return [at(this.x), ...this.lines.map(at)] as uPlot.AlignedData;
   }

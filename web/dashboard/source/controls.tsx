@@ -8,6 +8,8 @@ import { Sending, useSending } from "./sending";
 import { reason } from "./tree";
 import { brief, finite, number, step } from "./words";
 
+const SOON = 1_000;
+
 /** The panel. */
 export function ControlsPanel() {
   return (
@@ -107,7 +109,7 @@ function Setting({ name, label, now, hint, kind, args }: SettingProps) {
   return (
     <form class="setting" onSubmit={(event) => void send(event)} noValidate>
       <label for={id} title={label}>
-        {name}
+        {name || "(no name)"}
       </label>
       <span class="number now">{brief(now)}</span>
       <input
@@ -142,8 +144,10 @@ function AnyCommand() {
   const id = useId();
   const isThere = known.length > 0;
   useEffect(() => {
-    if (isThere || tree.presence !== "here") return;
-    kinds().then(set, (error: unknown) => tell(reason(error)));
+    if (isThere || tree.presence !== "here") return undefined;
+    // What the run takes is a long document, and the charts come first.
+    const timer = window.setTimeout(() => kinds().then(set, (error: unknown) => tell(reason(error))), SOON);
+    return () => clearTimeout(timer);
   }, [isThere, tree.presence]);
   const kind = known.find((each) => each.name === name);
   return (

@@ -1,11 +1,12 @@
 /** What components use to look at the run. */
-import { useEffect, useReducer, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useReducer, useState } from "preact/hooks";
 import { type Shot, tree } from "./tree";
 
 /** The node as it was last seen; the component is drawn again when it changes. */
 export function useShot(path: string): Shot | undefined {
   const [, redraw] = useReducer((count: number) => count + 1, 0);
-  useEffect(() => tree.watch(path, () => redraw(undefined)), [path]);
+  // Before the page is painted: all that it shows at first is asked for at once.
+  useLayoutEffect(() => tree.watch(path, () => redraw(undefined)), [path]);
   return tree.shot(path);
 }
 

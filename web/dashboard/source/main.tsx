@@ -34,8 +34,8 @@ function Dashboard() {
             <ControlsPanel />
             <CommandsPanel />
           </div>
+          <Panels />
         </div>
-        <Panels />
       </main>
     </>
   );

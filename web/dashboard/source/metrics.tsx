@@ -188,7 +188,14 @@ function GroupOfCharts({
       {isOpen && (
         <div class="cards">
           {members.map((name) => (
-            <Card key={name} name={name} value={rest.valueOf(name)} drawing={rest.drawing} fits={rest.fits} />
+            <Card
+              key={name}
+              name={name}
+              short={group === UNGROUPED ? name : name.slice(group.length + 1)}
+              value={rest.valueOf(name)}
+              drawing={rest.drawing}
+              fits={rest.fits}
+            />
           ))}
         </div>
       )}
@@ -209,13 +216,15 @@ function grouped(names: string[]): [string, string[]][] {
 
 interface CardProps {
   name: string;
+  /** The name within its group. */
+  short: string;
   value: unknown;
   drawing: Drawing;
   fits: number;
 }
 
 /** One metric: its value, and its chart while that is in view. */
-function Card({ name, value, drawing, fits }: CardProps) {
+function Card({ name, short, value, drawing, fits }: CardProps) {
   const place = useRef<HTMLElement>(null);
   const isSeen = useInView(place);
   const [tall, setTall] = useState(false);
@@ -224,7 +233,7 @@ function Card({ name, value, drawing, fits }: CardProps) {
   return (
     <article ref={place} class={tall ? "card tall" : "card"} aria-label={name}>
       <header class="row spread">
-        <h3 title={name}>{name || "(no name)"}</h3>
+        <h3 title={name}>{short || "(no name)"}</h3>
         <span class="number">{brief(latest)}</span>
         <button type="button" class="quiet" aria-pressed={tall} onClick={() => setTall(!tall)}>
           {tall ? "Smaller" : "Larger"}

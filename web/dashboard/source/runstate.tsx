@@ -26,12 +26,24 @@ export function RunState() {
           {STATUS[status] ?? status}
         </span>
         <h1>{summary?.run_id ?? "midrun"}</h1>
+        <Whereabouts />
       </div>
       {summary && <Progress summary={summary} />}
       {summary && <Facts summary={summary} />}
       {holds && <Held holds={holds} />}
       <Buttons held={holds?.active ?? null} pausing={(holds?.pending ?? []).some((hold) => hold.is_pause)} />
     </section>
+  );
+}
+
+/** Which run it is, for who has several open. */
+function Whereabouts() {
+  const host = useNode<string>("meta/host");
+  const directory = useNode<string>("meta/run-dir");
+  return (
+    <span class="faint whereabouts">
+      {directory?.trim()} {host && `on ${host.trim()}`}
+    </span>
   );
 }
 

@@ -150,6 +150,8 @@ function latest(): Metrics | undefined {
   return tree.shot(METRICS)?.value as Metrics | undefined;
 }
 
+void index(); // Charts will want it: it is asked for while the first poll is under way.
+
 // Whatever the page polls is drawn at once, and needs no request of its own.
 tree.watch(METRICS, () => {
   const shown = latest();

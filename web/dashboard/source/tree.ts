@@ -96,6 +96,7 @@ class Tree {
   }
 
   setLive(live: boolean): void {
+    if (live === this.live) return;
     this.live = live;
     this.tell();
     void this.refresh();
