@@ -9,11 +9,12 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from urllib.parse import unquote
 
 import falcon
 
-from midrun.fs.faults import Fault, FieldError, Invalid, IsADirectory, ReadOnly, Unavailable
-from midrun.web.calls import JSON, KEY, Call, Responder, Route, arguments, token
+from midrun.fs.faults import Conflict, Fault, FieldError, Invalid, IsADirectory, ReadOnly, Unavailable
+from midrun.web.calls import JSON, KEY, RUN, Call, Responder, Route, arguments, token
 from midrun.web.gate import Gate
 from midrun.web.hosts import Hosts
 from midrun.web.nodes import bind
@@ -49,6 +50,7 @@ class _Resource:
 
     def _responder(self, respond: Responder) -> Callable[..., None]:
         def answer(req: falcon.Request, resp: falcon.Response, **_: str) -> None:
+            _expect(self._site.run.get("id", ""), req.get_header(RUN))
             answered = respond(self._site, self._call(req, resp))
             resp.status = answered.status
             resp.content_type = answered.content_type
@@ -81,6 +83,12 @@ class _Resource:
         body = req.bounded_stream.read() if posts else b""
         left = env.get("waitress.client_disconnected", lambda: False)
         return Call(node, query, lists, body, name, req.get_header, req.method == "HEAD", left)
+
+
+def _expect(run: str, meant: str | None) -> None:
+    # Percent-encoded, as a header has no other way to say every name.
+    if meant is not None and run not in {meant, unquote(meant)}:
+        raise Conflict(f"this is the run {run!r}, and not {meant!r:.150}, for which this was meant: nothing was done")
 
 
 def _answer_fault(req: falcon.Request, resp: falcon.Response, fault: Fault, params: object) -> None:

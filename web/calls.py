@@ -23,7 +23,7 @@ TEXT = "text/plain; charset=utf-8"
 KEY = "Idempotency-Key"
 """The header that names a write, in the request and in the answer."""
 RUN = "Midrun-Run-Id"
-"""The header that says for which run a write is meant: a port that one run has left may be another's next."""
+"""The header that says which run a request is meant for: a port that one run has left may be another's next."""
 KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 

@@ -76,7 +76,7 @@ def _prose(*kinds: type[Fault]) -> str:
 
 _GET_MISTAKES = {
     "4XX": "400: The Host header names another machine, or the request is malformed. 403: A page of another site "
-    f"asked. {_prose(NotFound, Gone)}",
+    f"asked. {_prose(NotFound, Gone)} 409: The request is meant for another run.",
     "422": "A query argument is missing, unknown, given too often, too long or none of the words it may be.",
     "5XX": f"500: The node broke while it was shown. {_prose(Unavailable, TimedOut)}",
 }
@@ -107,7 +107,7 @@ _RUN_ASKED: Schema = {
     "name": RUN,
     "in": "header",
     "required": False,
-    "description": "The id of the run that is meant: another one, which may have taken the port since, answers 409.",
+    "description": "The id of the run that is meant, percent-encoded. Another, which may have its port now, says 409.",
     "schema": {"type": "string"},
 }
 _KEY_ANSWERED = {KEY: {"description": "The name of this request.", "schema": _KEY_SCHEMA, "required": False}}
@@ -225,7 +225,7 @@ def _post(route: Route, node: Description | None, schemas: Schema) -> Schema:
     if route.writes and node is not None and node["doc"]:
         # The row's words are about what GET shows.
         operation["summary"] = node["doc"].partition("\n")[0].removesuffix(".")
-    operation["parameters"] += [*map(_query_parameter, route.query), _KEY_ASKED, _RUN_ASKED]
+    operation["parameters"] += [*map(_query_parameter, route.query), _KEY_ASKED]
     body = {"content": {JSON: {"schema": schema}}, "required": bool(takes) and not _takes_none(schema, schemas)}
     return {**operation, "requestBody": body}
 
@@ -251,7 +251,7 @@ def _operation(method: str, route: Route, path: str, node: Description | None, r
         "tags": ["Control" if method == "post" or path.startswith(_CONTROL) else "Run"],
         "summary": route.summary,
         "description": node["doc"] if node is not None else "",
-        "parameters": _path_parameters(route),
+        "parameters": [*_path_parameters(route), _RUN_ASKED],
         "responses": responses,
     }
 

@@ -100,6 +100,7 @@ def _lines(run: Run, found: dict[str, Any]) -> list[str]:
         ("directory", one_line(run.directory)),
         *_process(run),
         ("progress", _progress(found["state"])),
+        ("pace", _pace(found["state"]) if run.is_live else ""),
         ("metrics", pairs(found["metrics"])),
         ("rates", "; ".join(", ".join(map(shown, rates)) for rates in found["learning_rates"])),
         ("exception", _exception(found["state"].get("exception"))),
@@ -139,6 +140,12 @@ def _progress(state: dict[str, Any]) -> str:
         if state.get(name) is not None
     ]
     return ", ".join(parts) or "not known"
+
+
+def _pace(state: dict[str, Any]) -> str:
+    rate, left = state.get("steps_per_second"), state.get("seconds_left")
+    parts = [f"{rate} steps/s" if rate is not None else "", f"about {span(left)} left" if left is not None else ""]
+    return ", ".join(filter(None, parts))
 
 
 def _exception(exception: dict[str, Any] | None) -> str:

@@ -100,6 +100,7 @@ class ResetMomentum(_OfOptimizers):
     """Set the optimizers' momentum to zero; second moments and step counts stay."""
 
     name = "reset_momentum"
+    confirm = "Reset momentum? What the optimizers have gathered is lost, and nothing brings it back."
     Arguments = Which
     bare = "optimizer"
 

@@ -78,6 +78,34 @@ class Reader:
         self._process.stdout.close()
 
 
+class Browser(Reader):
+    """A browser that has the dashboard open in live mode, and can be cut off for a while."""
+
+    def __init__(self, _: str, rate: float, what: str) -> None:
+        command = [sys.executable, "-m", "scripts.bench.page", what]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._hear()
+
+    def go(self, *, on: bool) -> None:
+        """Let it ask, or cut it off."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"on\n" if on else b"off\n")
+        self._process.stdin.flush()
+        self._hear()
+
+    def close(self) -> None:
+        """Close it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _hear(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "the browser has ended"
+
+
 @contextmanager
 def hello(mountpoint: Path) -> Iterator[None]:
     """Run a plain pyfuse3 file system beside the block."""
@@ -105,7 +133,9 @@ class Case:
 
     @property
     def turn(self) -> int:
-        """Steps of a turn."""
+        """Steps of a turn: with a page, so many that each has several of its polls."""
+        if any(kind == "page" for kind, *_ in self.readers):
+            return 3000
         return 400 if self.readers else 10
 
 
@@ -115,6 +145,7 @@ CASES = {
     "GET /run at 1 Hz": Case((("get", 1, "{url}/run"),)),
     "10 cat a second": Case((("cat", 10, STEP),)),
     "GET at 1 Hz and 10 cat a second": Case((("get", 1, "{url}/run"), ("cat", 10, STEP))),
+    "the dashboard in live mode": Case((("page", 1, "{url}/"),)),
     "100 reads a second": Case((("open", 100, STEP),)),
     "1000 reads a second": Case((("open", 1000, STEP),)),
     "1000 reads a second of a plain pyfuse3 file": Case((("open", 1000, "{procfs}/hello"),), enabled=False),
@@ -202,7 +233,8 @@ def measure(case: Case, pairs: int, folder: Path) -> tuple[list[float], float]:
             else:
                 beside.enter_context(hello(procfs))
             for kind, rate, what in case.readers:
-                readers.append(Reader(kind, rate, what.format(procfs=procfs, url=model.midrun.url)))
+                made = Browser if kind == "page" else Reader
+                readers.append(made(kind, rate, what.format(procfs=procfs, url=model.midrun.url)))
                 beside.callback(readers[-1].close)
 
         count = 32 * case.turn * (2 * pairs + 2 + WARM_UP // case.turn)

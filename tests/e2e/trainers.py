@@ -209,6 +209,24 @@ def broken_setup(plan: Plan) -> None:
     fit(plan, callbacks=[Broken()])
 
 
+def failing(plan: Plan) -> None:
+    """Train until something raises; the logger then takes its time to put away what it has."""
+
+    class Slow(L.Callback):
+        def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+            logger = trainer.logger
+            assert logger is not None
+            finalize = logger.finalize
+
+            def slow(status: str) -> None:
+                wait(plan, "finalize")
+                finalize(status)
+
+            logger.finalize = slow  # type: ignore[method-assign]  # on this one alone
+
+    fit(plan, callbacks=[Slow()])
+
+
 def stages(plan: Plan) -> None:
     """Train, validate, test and predict with one Trainer."""
     model = Model(plan)

@@ -191,6 +191,8 @@ def test_status_shows_what_the_files_say(tmp_path: Path) -> None:
         tmp_path / "run",
         written=time.time() - 20,
         max_epochs=9,
+        steps_per_second=12.5,
+        seconds_left=3700.0,
         metrics={"loss": None},
         _nonfinite={"/metrics/loss": "NaN"},
         learning_rates=[[0.1, 0.01], [1e-5]],
@@ -208,6 +210,7 @@ def test_status_shows_what_the_files_say(tmp_path: Path) -> None:
     assert rows[0] == ["run", "live: held (train)"]
     told = dict(rows[1:])
     assert told["progress"] == "epoch 1 of 9, step 7, batch 3"
+    assert told["pace"] == "12.5 steps/s, about 1 h 1 min left"
     assert told["metrics"] == "loss=nan"
     assert told["rates"] == "0.1, 0.01; 1e-05"
     assert told["held"].endswith("by rest at step 8 because look joined by h2")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
@@ -197,6 +197,8 @@ class State(Dir):
     def __init__(self, board: Board) -> None:
         self._board = board
         self.metrics = Metrics(board)
+        self.pipeline: Dir | None = None
+        self.cuda: Dir | None = None
 
     @file("index.json", cached=False)
     def index(self) -> dict[str, Any]:
@@ -217,7 +219,7 @@ class State(Dir):
     @file("control-log.json", cached=False)
     def control_log(self) -> dict[str, Any]:
         """The log."""
-        return {"revision": 0, "entries": []}
+        return {"revision": 0, "entries": self._board.log}
 
 
 class Model(Dir):
@@ -247,6 +249,12 @@ class Model(Dir):
         self._board.drawn += 1
         return self._board.graph
 
+    def members(self) -> Iterable[str]:
+        return [] if self._board.summary is None else ["summary-live.txt"]
+
+    def member(self, name: str) -> Node | None:
+        return Leaf(lambda: self._board.summary, live=True) if name in self.members() else None
+
 
 class Listing(Dir):
     """A list in a file."""
@@ -259,6 +267,19 @@ class Listing(Dir):
         """All of it."""
         shown: dict[str, Any] = self._show()
         return shown
+
+
+class Shelf(Dir):
+    """Files that not every run has."""
+
+    def __init__(self, **files: Callable[[], object]) -> None:
+        self._shown = {name.replace("_", "."): show for name, show in files.items()}
+
+    def members(self) -> Iterable[str]:
+        return self._shown
+
+    def member(self, name: str) -> Node | None:
+        return Leaf(self._shown[name], cached=False) if name in self._shown else None
 
 
 class Artifacts(Listing):
@@ -292,15 +313,32 @@ class Board(Dir):
         """How often somebody has had the graph made."""
         self.given: list[dict[str, Any]] = []
         """What was asked, as commands."""
+        self.log: list[dict[str, Any]] = []
+        self.holding: dict[str, Any] = {
+            "active": None,
+            "exception": None,
+            "pending": [],
+            "waiting": [],
+            "stopped": False,
+        }
+        self.summary: str | Later | None = None
+        """What model/summary-live.txt shows, where there is one."""
         self.state = State(self)
         self.model = Model(self)
         self.history = History(self)
         self.control = ControlDir(self)
         self.commands = Listing(lambda: {"commands": self.given})
-        self.holds = Listing(
-            lambda: {"active": None, "exception": None, "pending": [], "waiting": [], "stopped": False}
-        )
+        self.holds = Listing(lambda: self.holding)
         self.artifacts = Artifacts(self)
+        self.hooks: Dir | None = None
+        self.meta: Dir | None = None
+
+    def furnish(self, *, phases: dict[str, Any], memory: dict[str, Any], hooks: dict[str, Any], host: str) -> None:
+        """Show the nodes too that not every run has."""
+        self.state.pipeline = Shelf(summary_json=lambda: phases)
+        self.state.cuda = Shelf(memory_json=lambda: memory)
+        self.hooks = Listing(lambda: hooks)
+        self.meta = Shelf(**{"host": lambda: host, "run-dir": lambda: self.directory})
 
     def index(self) -> dict[str, Any]:
         """Return what `state/index.json` shows."""

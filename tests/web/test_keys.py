@@ -52,12 +52,18 @@ def test_a_route_writes_its_node_under_the_client_s_key_each_time(
     assert asked(root) == {place: [(name, "my-key_1.a")] * 2}
 
 
-def test_a_write_that_is_meant_for_another_run_does_nothing_here(client: Client, root: Root) -> None:
-    answer = client.simulate_post("/checkpoints", headers={RUN: "run-2"})
-    assert answer.status_code == 409
-    assert answer.json["detail"].startswith("this is the run 'run-1', and not 'run-2'")
+def test_what_is_meant_for_another_run_is_neither_done_nor_shown_here(client: Client, root: Root) -> None:
+    for ask, path in (
+        (client.simulate_post, "/checkpoints"),
+        (client.simulate_get, "/run"),
+        (client.simulate_get, "/poll?node=x"),
+    ):
+        answer = ask(path, headers={RUN: "run-2"})
+        assert answer.status_code == 409
+        assert answer.json["detail"].startswith("this is the run 'run-1', and not 'run-2'")
     assert asked(root) == {}
     assert client.simulate_post("/checkpoints", headers={RUN: "run-1"}).status_code == 200
+    assert client.simulate_get("/run", headers={RUN: "run-1"}).status_code == 200
 
 
 def test_a_request_without_a_key_is_given_one_that_no_other_has(client: Client, root: Root) -> None:

@@ -188,6 +188,9 @@ def test_the_document_names_no_host(client: Client) -> None:
 
 
 NAMES = """
+[parameters]
+"header.Midrun-Run-Id" = "run-1"
+
 [[operations]]
 include-path-regex = "^/commands/"
 parameters = { id = "c1" }

@@ -67,8 +67,10 @@ export function Chart({ series, drawing, tall, fits }: ChartProps) {
 }
 
 function description({ name, values, low, high }: Series, { axis }: Drawing): string {
-  if (low > high) return `${name}: no points yet`;
-  return `${name} by ${axis}: ${values.length} points from ${number(low)} to ${number(high)}, the last ${brief(values.at(-1))}`;
+  if (values.length === 0) return `${name}: no points yet`;
+  const range = low > high ? ", none of them finite" : ` from ${number(low)} to ${number(high)}`;
+  const points = values.length === 1 ? "1 point" : `${number(values.length)} points`;
+  return `${name} by ${axis}: ${points}${range}, the last ${brief(values.at(-1))}`;
 }
 
 type Values = (number | null)[];

@@ -1,6 +1,6 @@
 /** What was asked of the run: commands that wait, run and are over; holds; and the log of what was done. */
 import { useState } from "preact/hooks";
-import { useNode } from "./hooks";
+import { useNode, useOpen } from "./hooks";
 import type { Change, CommandRecord, HoldList, HoldRecord, Place, Problem } from "./records";
 import { Sending, arrow, outcome, useSending } from "./sending";
 import { brief, moment, number } from "./words";
@@ -40,6 +40,7 @@ function Holds({ holds }: { holds: HoldList | undefined }) {
 
 function Hold({ hold }: { hold: HoldRecord }) {
   const sending = useSending();
+  const isOpen = useOpen();
   const isActive = hold.status === "active";
   const verb = isActive ? "release" : "cancel";
   return (
@@ -53,7 +54,7 @@ function Hold({ hold }: { hold: HoldRecord }) {
       <Sending of={sending} />
       <button
         type="button"
-        disabled={sending.busy}
+        disabled={sending.busy || !isOpen}
         onClick={() => void sending.send(`holds/${hold.id}/${verb}`, {}, verb)}
         aria-label={`${isActive ? "Release" : "Cancel"} the hold ${hold.id}`}
       >
@@ -95,6 +96,7 @@ function Commands({ title, commands, waiting, none }: CommandsProps) {
 function Command({ command, waits }: { command: CommandRecord; waits: boolean }) {
   const { id, kind, status, args, execution, source, submitted, finished, place } = command;
   const sending = useSending();
+  const isOpen = useOpen();
   const given = Object.entries(args).filter(([, value]) => value !== null);
   const when = Object.entries(execution.when ?? {});
   return (
@@ -107,7 +109,7 @@ function Command({ command, waits }: { command: CommandRecord; waits: boolean })
         {status === "queued" && (
           <button
             type="button"
-            disabled={sending.busy}
+            disabled={sending.busy || !isOpen}
             onClick={() => void sending.send(`commands/${id}/cancel`, {}, "cancel")}
             aria-label={`Cancel the command ${id}`}
           >

@@ -1,7 +1,7 @@
 /** What can be changed in a run: learning rates, the model's tunables, and everything else that it takes. */
 import { useEffect, useId, useState } from "preact/hooks";
 import { CommandForm, Part } from "./form";
-import { useNode, useTree } from "./hooks";
+import { useNode, useOpen } from "./hooks";
 import type { Group, Optimizers, Tunable } from "./records";
 import { type Kind, kinds, parse } from "./schema";
 import { Sending, useSending } from "./sending";
@@ -100,7 +100,7 @@ interface SettingProps {
 function Setting({ name, label, now, hint, kind, args }: SettingProps) {
   const [text, type] = useState("");
   const sending = useSending();
-  const tree = useTree();
+  const isOpen = useOpen();
   const id = useId();
   const send = async (event: Event): Promise<void> => {
     event.preventDefault();
@@ -124,7 +124,7 @@ function Setting({ name, label, now, hint, kind, args }: SettingProps) {
         value={text}
         onInput={(event) => type(event.currentTarget.value)}
       />
-      <button type="submit" disabled={sending.busy || text.trim() === "" || tree.presence !== "here"}>
+      <button type="submit" disabled={sending.busy || text.trim() === "" || !isOpen}>
         Set
       </button>
       <small id={`${id}-hint`} class="faint">
@@ -140,28 +140,31 @@ function AnyCommand() {
   const [known, set] = useState<Kind[]>([]);
   const [trouble, tell] = useState("");
   const [name, choose] = useState("");
-  const tree = useTree();
+  const isOpen = useOpen();
   const id = useId();
   const isThere = known.length > 0;
+  const fetch = (): void => {
+    if (!isThere) kinds().then(set, (error: unknown) => tell(reason(error)));
+  };
   useEffect(() => {
-    if (isThere || tree.presence !== "here") return undefined;
+    if (isThere || !isOpen) return undefined;
     // What the run takes is a long document, and the charts come first.
-    const timer = window.setTimeout(() => kinds().then(set, (error: unknown) => tell(reason(error))), SOON);
+    const timer = window.setTimeout(fetch, SOON);
     return () => clearTimeout(timer);
-  }, [isThere, tree.presence]);
+  }, [isThere, isOpen]);
   const kind = known.find((each) => each.name === name);
   return (
     <>
       <div class="row">
         <label for={id}>Command</label>
-        <select id={id} value={name} onChange={(event) => choose(event.currentTarget.value)}>
+        <select id={id} value={name} onFocus={fetch} onChange={(event) => choose(event.currentTarget.value)}>
           <option value="">choose…</option>
           {known.map((each) => (
             <option key={each.name}>{each.name}</option>
           ))}
         </select>
       </div>
-      {trouble && !isThere && <p class="wrong">What the run takes can't be shown: {trouble}</p>}
+      {trouble !== "" && !isThere && <p class="wrong">What the run takes can't be shown: {trouble}</p>}
       {kind && <CommandForm key={kind.name} kind={kind} />}
     </>
   );

@@ -4,6 +4,7 @@
  */
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
+import { useOpen } from "./hooks";
 import { Sending, useSending } from "./sending";
 import { type Kind, type Schema, isNullable, parse, typesOf } from "./schema";
 
@@ -15,6 +16,7 @@ export function CommandForm({ kind, does }: { kind: Kind; does?: string }) {
   const [args, setArgs] = useState<Entries>({});
   const [when, setWhen] = useState<Entries>({});
   const sending = useSending();
+  const isOpen = useOpen();
   const times = kind.execution.properties?.when;
   const send = (event: Event): void => {
     event.preventDefault();
@@ -37,7 +39,7 @@ export function CommandForm({ kind, does }: { kind: Kind; does?: string }) {
         </details>
       )}
       <div class="row">
-        <button type="submit" class={kind.confirm ? "danger" : "main"} disabled={sending.busy}>
+        <button type="submit" class={kind.confirm ? "danger" : "main"} disabled={sending.busy || !isOpen}>
           {does ?? "Send"}
         </button>
         <Sending of={sending} />

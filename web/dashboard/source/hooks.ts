@@ -1,5 +1,6 @@
 /** What components use to look at the run. */
 import { useEffect, useLayoutEffect, useReducer, useState } from "preact/hooks";
+import type { Summary } from "./records";
 import { type Shot, tree } from "./tree";
 
 /** The node as it was last seen; the component is drawn again when it changes. */
@@ -20,6 +21,15 @@ export function useTree(): typeof tree {
   const [, redraw] = useReducer((count: number) => count + 1, 0);
   useEffect(() => tree.watchAll(() => redraw(undefined)), []);
   return tree;
+}
+
+/** States that a run does not leave. */
+export const OVER = ["finished", "interrupted", "failed"];
+
+/** Whether the run takes commands now, as far as the page knows. */
+export function useOpen(): boolean {
+  const status = useNode<Summary>("state/index.json")?.status ?? "";
+  return useTree().presence === "here" && !OVER.includes(status);
 }
 
 /** A choice that the browser remembers for this address, where it may. */

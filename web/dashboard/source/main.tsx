@@ -9,7 +9,7 @@ import { useChoice, useNode, useTree } from "./hooks";
 import { MetricsPanel } from "./metrics";
 import { ExceptionShown, Panels } from "./panels";
 import type { Service } from "./records";
-import { Freshness, RunState, useSummary } from "./runstate";
+import { Freshness, RunState, useEnd, useSummary } from "./runstate";
 
 function Dashboard() {
   const summary = useSummary();
@@ -41,24 +41,39 @@ function Dashboard() {
   );
 }
 
+/** Addresses that only this machine, or who has a way into it, can reach. */
+const LOOPBACK = /^(localhost|127(\.\d+){3}|\[::1\])$/;
+
 /** What somebody has to know before they believe or touch anything on the page. */
 function Warnings() {
   const tree = useTree();
   const shown = useNode<{ services: Record<string, Service> }>("state/services.json");
+  const directory = useNode<string>("meta/run-dir");
+  const end = useEnd();
   const failed = Object.entries(shown?.services ?? {}).filter(([, { state }]) => state === "failed");
   return (
     <div role="alert">
       {tree.presence === "silent" && (
-        <p class="warning">
-          <strong>The run does not answer</strong> ({tree.trouble}). It has ended, or the way to it is cut.{" "}
+        <p class={end ? "notice" : "warning"}>
+          <strong>{end || "The run does not answer."}</strong>{" "}
+          {end ? "" : `${tree.trouble}: it has ended, or the way to it is cut. The page goes on asking. `}
           {tree.answered > 0 && `What is below is as of ${new Date(tree.answered).toLocaleTimeString()}. `}
-          The page goes on asking.
+          {directory && (
+            <>
+              How it ended: <code>midrun status {directory.trim()}</code>
+            </>
+          )}
         </p>
       )}
       {tree.presence === "another" && (
         <p class="warning">
           <strong>Another run answers under this address now.</strong> What is below is the old one's.{" "}
           <a href=".">Show the new one</a>
+        </p>
+      )}
+      {!LOOPBACK.test(location.hostname) && (
+        <p class="notice">
+          Whoever reaches {location.host} can steer this run: midrun asks for no password.
         </p>
       )}
       {failed.map(([name, { reason }]) => (

@@ -19,11 +19,15 @@ export function MetricsPanel() {
   const shown = useNode<Metrics>("state/metrics/index.json");
   const [search, setSearch] = useState("");
   const [view, setView] = useChoice<View>("view", "charts");
-  const [drawing, draw] = useChoice<Drawing>("drawing", DRAWING);
+  const [kept, draw] = useChoice<Partial<Drawing>>("drawing", DRAWING);
+  const drawing = useMemo(() => ({ ...DRAWING, ...kept }), [kept]); // An older page may have kept less.
   const [fits, fit] = useReducer((count: number) => count + 1, 0);
   const names = useNames(shown);
   const found = useMemo(() => names.filter((name) => matches(name, search)), [names, search]);
-  const valueOf = (name: string): unknown => finite(shown, `/metrics/${pointer(name)}`, shown?.metrics?.[name]);
+  const valueOf = (name: string): unknown =>
+    Object.hasOwn(shown?.metrics ?? {}, name)
+      ? finite(shown, `/metrics/${pointer(name)}`, shown!.metrics[name])
+      : undefined;
   return (
     <section class="panel metrics" aria-labelledby="metrics-title">
       <div class="row spread">
@@ -45,7 +49,7 @@ export function MetricsPanel() {
 function useNames(shown: Metrics | undefined): string[] {
   const [kept, keep] = useState<string[]>([]);
   const logged = Object.keys(shown?.metrics ?? {});
-  const key = logged.join("\n");
+  const key = JSON.stringify(logged);
   useEffect(() => {
     void index().then((known) => keep(Object.keys(known)));
   }, [key]);
@@ -129,7 +133,7 @@ function Check({ words, is, set }: { words: string; is: boolean; set: (value: bo
 
 function Values({ names, valueOf }: { names: string[]; valueOf: (name: string) => unknown }) {
   return (
-    <div class="scroll">
+    <div class="scroll" tabIndex={0} role="group" aria-label="Values of metrics">
       <table>
         <thead>
           <tr>
@@ -161,31 +165,36 @@ interface GroupsProps {
 
 function Groups({ names, all, ...rest }: GroupsProps) {
   const groups = useMemo(() => grouped(names), [names]);
+  /** The groups that somebody has opened or closed. */
+  const [chosen, choose] = useState<Record<string, boolean>>({});
+  const most = all ? 2 * OPEN : OPEN;
   let count = 0;
   return (
     <>
-      {groups.map(([group, members]) => {
+      {groups.map(([group, members], at) => {
         count += members.length;
-        const open = count <= OPEN || (all && count <= 2 * OPEN);
-        return <GroupOfCharts key={`${group} ${all}`} {...rest} {...{ group, members, open }} />;
+        const open = chosen[`/${group}`] ?? (at === 0 || count <= most);
+        const set = (next: boolean): void => choose((before) => ({ ...before, [`/${group}`]: next }));
+        return <GroupOfCharts key={group} {...rest} {...{ group, members, open, set }} />;
       })}
     </>
   );
 }
 
-function GroupOfCharts({
-  group,
-  members,
-  open,
-  ...rest
-}: Omit<GroupsProps, "names" | "all"> & { group: string; members: string[]; open: boolean }) {
-  const [isOpen, setOpen] = useState(open);
+interface GroupProps extends Omit<GroupsProps, "names" | "all"> {
+  group: string;
+  members: string[];
+  open: boolean;
+  set: (open: boolean) => void;
+}
+
+function GroupOfCharts({ group, members, open, set, ...rest }: GroupProps) {
   return (
-    <details class="group" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+    <details class="group" open={open} onToggle={(event) => event.currentTarget.open !== open && set(!open)}>
       <summary>
         {group === UNGROUPED ? "others" : group} <span class="faint">{members.length}</span>
       </summary>
-      {isOpen && (
+      {open && (
         <div class="cards">
           {members.map((name) => (
             <Card

@@ -49,12 +49,12 @@ export function Document({ value, label }: { value: unknown; label: string }) {
   const rows = [...rowsOf(value, value, [], "")];
   if (rows.length === 0) return <p class="faint">nothing yet</p>;
   return (
-    <div class="scroll">
+    <div class="scroll" tabIndex={0} role="group" aria-label={label}>
       <table aria-label={label}>
         <tbody>
           {rows.map(([name, text]) => (
             <tr key={name}>
-              <th scope="row">{name}</th>
+              <th scope="row">{name || "(no name)"}</th>
               <td class="number">{text}</td>
             </tr>
           ))}
@@ -65,7 +65,7 @@ export function Document({ value, label }: { value: unknown; label: string }) {
 }
 
 function* rowsOf(root: unknown, value: unknown, keys: string[], pointer: string): Generator<[string, string]> {
-  if (value === null || typeof value !== "object") {
+  if (value === null || typeof value !== "object" || (keys.length > 0 && Object.keys(value).length === 0)) {
     yield [keys.join(" · "), brief(finite(root, pointer, value))];
     return;
   }

@@ -1,6 +1,7 @@
 /** The panels beside metrics, controls and commands: each shows a node or two. */
 import { useState } from "preact/hooks";
 import { Files } from "./files";
+import { useTree } from "./hooks";
 import { Graph } from "./graph";
 import { LogPanel } from "./commands";
 import { Document, Node, OnDemand, Panel, Text } from "./panel";
@@ -130,6 +131,7 @@ function Artifacts() {
 function ArtifactShown({ artifact: { path, size, modified } }: { artifact: Artifact }) {
   const [dot, draw] = useState<string | null>(null);
   const [trouble, tell] = useState("");
+  const tree = useTree();
   const href = `artifacts/${address(path)}`;
   const load = (): void => {
     request(href)
@@ -138,7 +140,7 @@ function ArtifactShown({ artifact: { path, size, modified } }: { artifact: Artif
   };
   return (
     <li>
-      <a href={href} download={path.split("/").at(-1)}>
+      <a href={tree.presence === "another" ? undefined : href} download={path.split("/").at(-1)}>
         {path}
       </a>{" "}
       <span class="faint">

@@ -1,6 +1,6 @@
 /** The run at one glance, and the four buttons that matter: what everybody looks at first. */
 import { useEffect } from "preact/hooks";
-import { useChoice, useNode, useNow, useTree } from "./hooks";
+import { OVER, useChoice, useNode, useNow, useOpen, useTree } from "./hooks";
 import type { HoldList, Summary } from "./records";
 import { Sending, useSending } from "./sending";
 import { duration, moment, number } from "./words";
@@ -10,12 +10,29 @@ export function useSummary(): Summary | undefined {
   return useNode<Summary>("state/index.json");
 }
 
+/** A run that was so near to its end, in seconds, has most likely come to it when it does not answer any more. */
+const NEAR = 30;
+
+/**
+ * What is known of the end of a run that does not answer any more; "" where nothing is. Its last moment is seldom seen:
+ * when training ends, so do its faces.
+ */
+export function useEnd(): string {
+  const summary = useSummary();
+  const holds = useNode<HoldList>("holds/index.json");
+  if (summary && OVER.includes(summary.status)) return `The run has ended: ${summary.status}.`;
+  if (holds?.stopped) return "The run has ended: it was told to stop.";
+  const left = summary?.seconds_left;
+  return typeof left === "number" && left <= NEAR ? `The run has gone, and was ${duration(left)} from its end.` : "";
+}
+
 /** The strip at the top. */
 export function RunState() {
   const summary = useSummary();
   const tree = useTree();
   const holds = useNode<HoldList>("holds/index.json");
-  const status = tree.presence === "here" ? (summary?.status ?? "…") : tree.presence;
+  const end = useEnd();
+  const status = statusOf(tree.presence, summary?.status ?? "…", end);
   useEffect(() => {
     document.title = summary ? `${status} · step ${number(summary.global_step)} · midrun` : "midrun";
   });
@@ -45,6 +62,11 @@ function Whereabouts() {
       {directory?.trim()} {host && `on ${host.trim()}`}
     </span>
   );
+}
+
+function statusOf(presence: ReturnType<typeof useTree>["presence"], status: string, end: string): string {
+  if (presence === "here" || (presence === "silent" && OVER.includes(status))) return status;
+  return presence === "silent" && end ? "gone" : presence;
 }
 
 const STATUS: Record<string, string> = { silent: "no answer", another: "another run", starting: "connecting…" };
@@ -107,7 +129,7 @@ function Held({ holds }: { holds: HoldList }) {
   const due = pending.filter((hold) => !active || hold.id !== active.id);
   if (!active && !exception && due.length === 0) return null;
   return (
-    <div class="held" role="status">
+    <div class="held">
       {active && (
         <p>
           <strong>
@@ -125,15 +147,14 @@ function Held({ holds }: { holds: HoldList }) {
 }
 
 function Buttons({ held, pausing }: { held: HoldList["active"]; pausing: boolean }) {
-  const tree = useTree();
   const sending = useSending();
-  const off = tree.presence !== "here";
+  const isOpen = useOpen();
   const button = (name: string, words: string, title: string, kind: string) => (
     <button
       type="button"
       class={kind}
       title={title}
-      disabled={off || sending.busy}
+      disabled={!isOpen || sending.busy}
       onClick={() => void sending.send(`control/${name}`, {}, name)}
     >
       {words}

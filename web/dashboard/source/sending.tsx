@@ -14,6 +14,7 @@ export function useSending() {
   const [told, tell] = useState<Told>({});
   const send = async (path: string, body: unknown, kind: string): Promise<boolean> => {
     if (told.busy) return false;
+    const pressed = document.activeElement;
     tell({ busy: true });
     try {
       const confirm = await confirmation(kind);
@@ -26,6 +27,8 @@ export function useSending() {
     } catch (error) {
       tell({ error: reason(error), fields: error instanceof Refusal ? error.fields : [] });
       return false;
+    } finally {
+      refocus(pressed);
     }
   };
   return {
@@ -38,6 +41,13 @@ export function useSending() {
       return found?.msg ?? "";
     },
   };
+}
+
+/** A button loses the focus while it is disabled, and to a question. Who has not gone elsewhere gets it back. */
+function refocus(pressed: Element | null): void {
+  requestAnimationFrame(() => {
+    if (document.activeElement === document.body && pressed instanceof HTMLElement) pressed.focus();
+  });
 }
 
 /** What to ask before a command of this kind is sent. Where that can't be known, there is a question too. */

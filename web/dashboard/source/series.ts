@@ -69,6 +69,7 @@ export class Series {
     const after = this.times.at(-1);
     const seen = [this.steps, this.times, this.values] as const;
     [this.steps, this.times, this.values] = [[], [], []];
+    [this.low, this.high] = [Infinity, -Infinity];
     let start = csv.indexOf("\n") + 1;
     while (start > 0 && start < csv.length) {
       const end = csv.indexOf("\n", start);
@@ -91,19 +92,25 @@ export class Series {
   }
 
   private push(step: number, time: number, value: number): void {
-    // A run that went back draws its new values as the line.
-    while (this.steps.length > 0 && this.steps.at(-1)! > step) {
-      this.steps.pop();
-      this.times.pop();
-      this.values.pop();
-    }
+    if (this.steps.length > 0 && this.steps.at(-1)! > step) this.goBack(step);
     this.steps.push(step);
     this.times.push(time);
     this.values.push(value);
-    if (Number.isFinite(value)) {
-      if (value < this.low) this.low = value;
-      if (value > this.high) this.high = value;
-    }
+    this.stretch(value);
+  }
+
+  /** A run that went back draws its new values as the line. */
+  private goBack(step: number): void {
+    const kept = this.steps.findLastIndex((each) => each <= step) + 1;
+    for (const column of [this.steps, this.times, this.values]) column.length = kept;
+    [this.low, this.high] = [Infinity, -Infinity];
+    for (const value of this.values) this.stretch(value);
+  }
+
+  private stretch(value: number): void {
+    if (!Number.isFinite(value)) return;
+    if (value < this.low) this.low = value;
+    if (value > this.high) this.high = value;
   }
 
   private tell(): void {

@@ -38,6 +38,8 @@ export type Presence = "starting" | "here" | "silent" | "another";
 /** How often the page asks, in milliseconds: by itself, and in live mode. */
 export const REFRESH = 15_000;
 export const LIVE = 1_000;
+/** So long after a command is sent the page asks as in live mode, to say what becomes of it. */
+const FOLLOW = 30_000;
 /** A request that takes longer than this is given up: the run's own patience is 5 s. */
 const PATIENCE = 12_000;
 const INDEX = "state/index.json";
@@ -55,8 +57,10 @@ class Tree {
   private again = false;
   private timer = 0;
   private soon = false;
-  private runId = "";
+  private sent = -Infinity;
 
+  /** The run that the page is of: the first that answered. */
+  runId = "";
   presence: Presence = "starting";
   /** When the run last answered, in milliseconds since 1970. */
   answered = 0;
@@ -130,7 +134,8 @@ class Tree {
 
   private schedule(): void {
     clearTimeout(this.timer);
-    const pause = this.live && !document.hidden ? LIVE : REFRESH;
+    const isQuick = this.live || Date.now() - this.sent < FOLLOW;
+    const pause = isQuick && !document.hidden ? LIVE : REFRESH;
     this.timer = window.setTimeout(() => void this.refresh(), pause);
   }
 
@@ -145,23 +150,15 @@ class Tree {
       this.revision = poll.revision;
       this.arrive(paths, poll);
     } catch (error) {
-      this.trouble = error instanceof Refusal ? error.message : "there is no answer";
-      if (this.presence !== "another") this.presence = "silent";
+      this.trouble = error instanceof Refusal ? error.message : "There is no answer";
+      this.presence = error instanceof Refusal && error.status === 409 ? "another" : "silent";
     }
     this.tell();
   }
 
   private arrive(paths: string[], poll: Poll): void {
     const run = poll.nodes[INDEX] as { run_id?: string } | undefined;
-    if (run?.run_id) {
-      this.runId ||= run.run_id;
-      if (run.run_id !== this.runId) {
-        // Its port was free again and another run has taken it. Nothing of that one belongs on this page.
-        this.presence = "another";
-        return;
-      }
-    }
-    if (this.presence === "another") return;
+    this.runId ||= run?.run_id ?? "";
     this.presence = "here";
     this.trouble = "";
     this.answered = Date.now();
@@ -182,27 +179,25 @@ class Tree {
     for (const listener of [...this.general]) listener();
   }
 
-  /**
-   * Write a document to a control node, and return what came of it.
-   *
-   * The run's id goes with it, so that a page which was left open can't steer another run; and a key, so that a request
-   * which is sent twice by the network is done once.
-   */
+  /** Write a document to a control node, and return what came of it. A request that the network repeats is done once. */
   async write(path: string, body: unknown): Promise<unknown> {
-    const headers: Record<string, string> = { "Content-Type": "application/json", "Idempotency-Key": newKey() };
-    if (this.runId) headers["Midrun-Run-Id"] = this.runId;
+    const headers = { "Content-Type": "application/json", "Idempotency-Key": newKey() };
     try {
       const response = await request(`files/${address(path)}`, { method: "POST", headers, body: JSON.stringify(body) });
       return await response.json();
     } finally {
+      this.sent = Date.now();
       void this.refresh();
     }
   }
 }
 
+/** Half of a character, as Python names a byte of a file's name that is no UTF-8: no address can say it. */
+const HALF = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
 /** A path of the tree as part of an address. */
 export function address(path: string): string {
-  return path.split("/").map(encodeURIComponent).join("/");
+  return path.replace(HALF, "\ufffd").split("/").map(encodeURIComponent).join("/");
 }
 
 function newKey(): string {
@@ -210,9 +205,21 @@ function newKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Ask the server. Raises `Refusal` for an answer that is a mistake, and what fetch raises when there is none. */
+/**
+ * Ask the server. Raises `Refusal` for an answer that is a mistake, and what fetch raises when there is none.
+ *
+ * Every request says which run is meant. When that has ended its port is free, and another run that has taken it shows
+ * and does nothing that was meant for this one.
+ */
 export async function request(route: string, options: RequestInit = {}, patience = PATIENCE): Promise<Response> {
-  const response = await fetch(route, { cache: "no-store", signal: AbortSignal.timeout(patience), ...options });
+  const headers = new Headers(options.headers);
+  if (tree.runId) headers.set("Midrun-Run-Id", encodeURIComponent(tree.runId));
+  const response = await fetch(route, {
+    cache: "no-store",
+    signal: AbortSignal.timeout(patience),
+    ...options,
+    headers,
+  });
   if (response.ok) return response;
   const { detail } = (await response.json().catch(() => ({}))) as { detail?: unknown };
   if (Array.isArray(detail)) {
