@@ -114,7 +114,7 @@ def main() -> None:
         page.add_init_script(WATCH)
         page.goto(url)
         card = page.get_by_role("article", name="train/loss")
-        card.get_by_label(f"{POINTS} points").wait_for()
+        card.get_by_label(f"{POINTS:,} points").wait_for()
         print(f"| {POINTS:,} points | longest stall |\n|---|---|\n| load | {stalls(page) * 1000:.0f} ms |")
         for name, longest in exercise(page, board, card):
             print(f"| {name} | {longest * 1000:.0f} ms |", flush=True)
