@@ -1,4 +1,4 @@
-"""What midrun's own threads take of a processor in the trainer: with nobody looking, and with the dashboard in live mode.
+"""What midrun's own threads take of a processor in the trainer: with nobody looking, and with a dashboard in live mode.
 
 python -m scripts.bench.threads [SECONDS]
 
