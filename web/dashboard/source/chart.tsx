@@ -15,28 +15,40 @@ export interface Drawing {
 
 /** Points from which on each is no longer drawn as a dot. */
 const DOTS = 60;
+/** Pixels of a drag from which on it is one, and no click. */
+const LEAST = 4;
+
+/** The range that somebody has chosen; it outlives the chart, which is drawn anew for another scale or another size. */
+export interface Zoom {
+  range?: { axis: Drawing["axis"]; min: number; max: number };
+}
 
 interface ChartProps {
   series: Series;
   drawing: Drawing;
+  zoom: Zoom;
   tall: boolean;
   /** Counts the wishes to see everything again. */
   fits: number;
 }
 
 /** The chart itself, as wide as its place. It is drawn anew only when the way of drawing changes. */
-export function Chart({ series, drawing, tall, fits }: ChartProps) {
+export function Chart({ series, drawing, zoom, tall, fits }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<Plot | null>(null);
   const [readout, read] = useState("");
   const scheme = useScheme();
   useEffect(() => {
-    const drawn = new Plot(place.current!, series, drawing, read);
+    const drawn = new Plot(place.current!, series, drawing, zoom, read);
     plot.current = drawn;
     return () => drawn.end();
   }, [series, drawing, scheme, tall]);
-  useEffect(() => plot.current?.fit(), [fits]);
-  const zoom = (factor: number) => () => plot.current?.zoom(factor);
+  const fitted = useRef(fits);
+  useEffect(() => {
+    if (fitted.current !== fits) plot.current?.fit();
+    fitted.current = fits;
+  }, [fits]);
+  const scale = (factor: number) => () => plot.current?.zoom(factor);
   const shift = (part: number) => () => plot.current?.shift(part);
   return (
     <div class="chart">
@@ -47,10 +59,10 @@ export function Chart({ series, drawing, tall, fits }: ChartProps) {
           <button type="button" onClick={shift(-0.5)} aria-label="Earlier">
             ◀
           </button>
-          <button type="button" onClick={zoom(0.5)} aria-label="Zoom in">
+          <button type="button" onClick={scale(0.5)} aria-label="Zoom in">
             +
           </button>
-          <button type="button" onClick={zoom(2)} aria-label="Zoom out">
+          <button type="button" onClick={scale(2)} aria-label="Zoom out">
             −
           </button>
           <button type="button" onClick={shift(0.5)} aria-label="Later">
@@ -84,22 +96,22 @@ class Plot {
   private observer: ResizeObserver;
   private unwatch: () => void;
   private frame = 0;
-  /** Whether somebody has chosen a range, which new points then leave alone. */
-  private zoomed = false;
   private x: number[] = [];
   private lines: Values[] = [];
   /** Places in the series of the points that uPlot has. */
   private picked: number[] = [];
-  private drawn = { min: NaN, max: NaN };
 
   constructor(
     private place: HTMLElement,
     private series: Series,
     private drawing: Drawing,
+    private chosen: Zoom,
     private read: (text: string) => void,
   ) {
+    if (chosen.range?.axis !== drawing.axis) delete chosen.range;
     this.take();
     this.plot = new uPlot(this.options(), this.reduced(-Infinity, Infinity), place);
+    if (chosen.range) this.show(chosen.range.min, chosen.range.max);
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(place);
     place.addEventListener("wheel", this.wheel, { passive: false });
@@ -119,7 +131,7 @@ class Plot {
 
   /** Show everything. */
   fit(): void {
-    this.zoomed = false;
+    delete this.chosen.range;
     this.draw();
   }
 
@@ -141,9 +153,9 @@ class Plot {
     return { min, max };
   }
 
+  /** Show a range, which new points then leave alone. */
   private show(min: number, max: number): void {
-    this.zoomed = true;
-    this.drawn = { min, max };
+    this.chosen.range = { axis: this.drawing.axis, min, max };
     this.plot.setData(this.reduced(min, max), false);
     this.plot.setScale("x", { min, max });
   }
@@ -169,20 +181,18 @@ class Plot {
   private draw(): void {
     cancelAnimationFrame(this.frame);
     this.frame = requestAnimationFrame(() => {
-      if (this.zoomed) {
-        const { min, max } = this.range();
-        this.show(min, max);
-      } else {
-        this.drawn = { min: NaN, max: NaN };
-        this.plot.setData(this.reduced(-Infinity, Infinity));
-      }
+      const { range } = this.chosen;
+      if (range) this.show(range.min, range.max);
+      else this.plot.setData(this.reduced(-Infinity, Infinity));
     });
   }
 
-  /** A range that somebody chose is drawn in full. */
-  private refine(): void {
-    const { min, max } = this.range();
-    if (this.zoomed && (min !== this.drawn.min || max !== this.drawn.max)) this.draw();
+  /** Show what was dragged along, here and in the charts that go with this one. */
+  private select(plot: uPlot): void {
+    const { left, width } = plot.select;
+    if (width < LEAST) return;
+    this.show(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
   }
 
   private reduced(min: number, max: number): uPlot.AlignedData {
@@ -206,7 +216,7 @@ class Plot {
       width: Math.max(100, this.place.clientWidth),
       height: this.place.clientHeight,
       legend: { show: false },
-      cursor: { drag: { x: true, y: false, setScale: true }, sync: { key: axis }, y: false },
+      cursor: { drag: { x: true, y: false, setScale: false }, sync: { key: axis }, y: false },
       scales: {
         x: { time: axis === "time" },
         y: { distr: log ? 3 : 1, ...(!log && { range: (plot, low, high) => this.fitted(plot, low, high) }) },
@@ -218,8 +228,7 @@ class Plot {
       series: smoothing > 0 ? [{}, faint, line] : [{}, line],
       hooks: {
         setCursor: [(plot) => this.tell(plot)],
-        setScale: [(_, key) => key === "x" && this.refine()],
-        setSelect: [() => (this.zoomed = true)],
+        setSelect: [(plot) => this.select(plot)],
         ready: [(plot) => plot.over.addEventListener("dblclick", () => this.fit())],
       },
     };

@@ -1,6 +1,6 @@
 /** The metrics: their values now, and their charts. */
 import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
-import { Chart, type Drawing } from "./chart";
+import { Chart, type Drawing, type Zoom } from "./chart";
 import { useChoice, useNode } from "./hooks";
 import type { Metrics } from "./records";
 import { index, series } from "./series";
@@ -237,6 +237,7 @@ function Card({ name, short, value, drawing, fits }: CardProps) {
   const place = useRef<HTMLElement>(null);
   const isSeen = useInView(place);
   const [tall, setTall] = useState(false);
+  const zoom = useRef<Zoom>({});
   const points = useSeries(name, isSeen);
   const latest = value ?? points.values.at(-1);
   return (
@@ -248,7 +249,7 @@ function Card({ name, short, value, drawing, fits }: CardProps) {
           {tall ? "Smaller" : "Larger"}
         </button>
       </header>
-      {isSeen ? <Chart series={points} {...{ drawing, tall, fits }} /> : <div class="chart empty" />}
+      {isSeen ? <Chart series={points} zoom={zoom.current} {...{ drawing, tall, fits }} /> : <div class="chart empty" />}
       {points.trouble && isSeen && <p class="faint">{points.trouble}</p>}
     </article>
   );
