@@ -17,7 +17,7 @@ from midrun import MidrunMixin
 class TinyRegressor(MidrunMixin, L.LightningModule):
     """Two layers fitted to noise, with a weight penalty that can be changed while it trains."""
 
-    # Declares what may be changed on a live run, and within which limits; midrun shows it, and can't change it yet.
+    # Declares what may be changed on a live run, and within which limits; as `hparams.l2` it can be set.
     midrun_tunable_hparams = {"hparams.l2": {"min": 0.0, "max": 1.0}}
 
     def __init__(self, lr: float = 1e-2, l2: float = 0.0) -> None:

@@ -24,6 +24,10 @@ _LONGEST_LABEL = 120
 """Bytes of a label in a file name."""
 
 _DAY = 86400.0
+_SHARE = 0.01
+"""Of a processor: who lists thousands of files each second gets a list that is some seconds old."""
+_FAST = 0.02
+"""Seconds of a walk that may be repeated at once."""
 
 
 class ArtifactRecord(TypedDict):
@@ -83,6 +87,8 @@ class Store:
     def __init__(self, run: Run, directory: Path) -> None:
         self._run = run
         self.directory = directory
+        self.written = 0
+        """How many files have been written: after each a list is out of date."""
 
     def write(
         self, kind: str, suffix: str, write: Callable[[str], object], command: Command, label: str | None
@@ -116,6 +122,7 @@ class Store:
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             remove(made)
             raise
+        self.written += 1
         return {"artifact": written}
 
     def sweep(self) -> None:
@@ -138,6 +145,9 @@ class Artifacts(Dir):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._listed: list[ArtifactRecord] = []
+        self._written = 0
+        self._rests_until = 0.0
         self.checkpoints = Link(lambda: str(run.artifact_dir / "checkpoints"), "Checkpoints.")
         self.snapshots = Link(lambda: str(run.artifact_dir / "snapshots"), "Snapshots of the runtime state.")
         self.debug = Link(lambda: str(run.artifact_dir / "debug"), "Captures for offline debugging.")
@@ -145,7 +155,12 @@ class Artifacts(Dir):
     @file("index.json", slow=True)
     def index(self) -> ArtifactIndex:
         """The files below the artifact directory, the newest first."""
-        return ArtifactIndex(artifact_dir=str(self._run.artifact_dir), artifacts=_files(self._run.artifact_dir))
+        began, written = time.monotonic(), self._run.store.written
+        if began >= self._rests_until or written != self._written:
+            self._listed, self._written = _files(self._run.artifact_dir), written
+            took = time.monotonic() - began
+            self._rests_until = began + took / _SHARE if took > _FAST else 0.0
+        return ArtifactIndex(artifact_dir=str(self._run.artifact_dir), artifacts=self._listed)
 
     @file("checkpoints.json", slow=True)
     def checkpoint_index(self) -> WrittenIndex:

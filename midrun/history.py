@@ -19,7 +19,7 @@ from midrun.fs.names import escape
 from midrun.fs.schema import schema_of
 from midrun.fs.tree import Dir, Leaf, file
 from midrun.sample import NOTHING, Sample, Scalar
-from midrun.series import Series, SeriesRecord, is_equal
+from midrun.series import Series, is_equal
 from midrun.services import Service
 from midrun.worker import Worker
 
@@ -46,8 +46,9 @@ class Index(TypedDict):
     interval: float
     """Seconds between two looks, at least: of what was logged in between, the last is kept."""
     left_out: int
-    """Names for which there was no room."""
-    series: dict[str, SeriesRecord]
+    """How many names more than there is room for there were at most."""
+    series: dict[str, str]
+    """The file of each, beside this one, by its plain name."""
 
 
 class History:
@@ -168,7 +169,7 @@ class History:
         if limit < self._limit:
             self._limit = limit
             for series in self._series.values():
-                series.limit(limit)
+                series.shorten(limit)
         self._series.update({name: Series(self._limit) for name in new[:room]})
 
     # ---- any thread
@@ -189,9 +190,8 @@ class History:
     @property
     def index(self) -> Index:
         """What there is a history of."""
-        with self._lock:
-            series = {name: one.record(escape(_file_of(name))) for name, one in self._series.items()}
-            return Index(interval=INTERVAL, left_out=self._left_out, series=series)
+        series = {name: escape(_file_of(name)) for name in self.names}
+        return Index(interval=INTERVAL, left_out=self._left_out, series=series)
 
 
 class HistoryFiles(Dir):
@@ -209,7 +209,7 @@ class HistoryFiles(Dir):
 
     @file("index.json")
     def index(self) -> Index:
-        """Each series by its plain name, with how many points it has and the step of the last one."""
+        """Each series by its plain name, with its file."""
         return self._run.history.index
 
     def members(self) -> Iterable[str]:

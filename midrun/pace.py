@@ -82,25 +82,39 @@ class Pace:
     @property
     def steps_per_second(self) -> float | None:
         """Optimizer steps in a second, over half a minute of training; None before it is known."""
-        marks = list(self._marks)
-        recent = [mark for mark in marks if mark.seconds >= marks[-1].seconds - RECENT]
-        # A step may take longer than that.
-        rate = _rate(recent if len(recent) > 1 else marks[-2:], lambda mark: mark.steps)
+        rate = _rate(self._since(RECENT), lambda mark: mark.steps)
         return None if rate is None else float(f"{rate:.4g}")
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds of training until its end, at the pace of the last ten minutes; None where no end is known.
+        """Seconds of training until `max_steps` or `max_epochs`, whichever comes first; None without either.
 
-        Where training has several ends, such as `max_steps` and `max_epochs`, it is the one that comes first.
+        It is at the pace of the last ten minutes. `max_time` and callbacks that stop training are not foreseen.
         """
-        marks, limits = list(self._marks), self._limits()
+        marks, limits = self._since(LONG), self._limits()
         ends = []
         if limits.max_steps is not None:
             ends.append(_seconds_to(limits.max_steps, marks, lambda mark: mark.steps))
         if limits.max_epochs is not None and limits.batches is not None:
             ends.append(_seconds_to(limits.max_epochs * limits.batches, marks, lambda mark: mark.batches))
         return min((round(seconds, 1) for seconds in ends if seconds is not None), default=None)
+
+    @property
+    def progress(self) -> float | None:
+        """How far training is, from 0 to 1, towards the end that is nearest; None where no end is known."""
+        seen, limits = self._seen, self._limits()
+        if seen is None or seen.batch is None:
+            return None
+        parts = [seen.global_step / limits.max_steps] if limits.max_steps else []
+        if limits.max_epochs and limits.batches:
+            parts.append((seen.epoch * limits.batches + seen.batch + 1) / (limits.max_epochs * limits.batches))
+        return round(min(1.0, max(parts)), 4) if parts else None
+
+    def _since(self, seconds: float) -> list[Mark]:
+        """Return the marks of the last seconds of training; two at least, as a step may take longer than that."""
+        marks = list(self._marks)
+        late = [mark for mark in marks if mark.seconds >= marks[-1].seconds - seconds]
+        return late if len(late) > 1 else marks[-2:]
 
 
 def _rate(marks: list[Mark], count: Callable[[Mark], int]) -> float | None:

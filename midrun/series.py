@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from typing import TypedDict
 
 HEADER = "step,time,value\n"
 
 Columns = tuple["array[float]", "array[float]", "array[float]"]
 """Steps, times and values, the oldest first."""
-
-
-class SeriesRecord(TypedDict):
-    """One series as `history/index.json` shows it."""
-
-    file: str
-    """Its file beside the index."""
-    points: int
-    """Lines of its file without the first."""
-    last_step: int
 
 
 class _Lines:
@@ -65,10 +54,8 @@ class Series:
         """How many points have left `_newest`: of these, each one whose number the stride divides is in `_thinned`."""
         self._lines, self._thinned_lines = _Lines(), _Lines()
 
-    def record(self, file: str) -> SeriesRecord:
-        """Return the series as `history/index.json` shows it."""
-        steps, points = self._newest[0], len(self._thinned[0]) + len(self._newest[0])
-        return SeriesRecord(file=file, points=points, last_step=int(steps[self._oldest - 1]))
+    def __len__(self) -> int:
+        return len(self._thinned[0]) + len(self._newest[0])
 
     def append(self, step: int, time: float, value: float) -> None:
         """Add a point."""
@@ -98,7 +85,7 @@ class Series:
         else:
             self.append(step, time, value)
 
-    def limit(self, limit: int) -> None:
+    def shorten(self, limit: int) -> None:
         """Keep fewer points from now on."""
         columns = self._ordered()
         leaving = max(0, len(columns[0]) - limit)

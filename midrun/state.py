@@ -61,6 +61,8 @@ class Summary(TypedDict):
     batches: int | None
     started: float
     sampled: float
+    progress: float | None
+    """From 0 to 1, towards the end that is nearest."""
     steps_per_second: float | None
     """Over the last half minute of training; holds do not count."""
     seconds_left: float | None
@@ -132,6 +134,7 @@ class State(Dir):
             batches=limits.batches,
             started=run.session["started"],
             sampled=sample.time,
+            progress=run.pace.progress,
             steps_per_second=run.pace.steps_per_second,
             seconds_left=run.pace.seconds_left,
             exception=run.exception,
@@ -162,6 +165,11 @@ class State(Dir):
         """Index of the batch in its epoch, counted from 0; empty before the first."""
         return self._run.sample.batch
 
+    @file("progress", cached=False)
+    def progress(self) -> float | None:
+        """How far training is, from 0 to 1, towards the end that is nearest; empty where no end is known."""
+        return self._run.pace.progress
+
     @file("steps-per-second", cached=False)
     def steps_per_second(self) -> float | None:
         """Optimizer steps in a second, over the last half minute of training; holds do not count."""
@@ -169,7 +177,7 @@ class State(Dir):
 
     @file("seconds-left", cached=False)
     def seconds_left(self) -> float | None:
-        """Seconds of training until its end, at the pace of the last ten minutes; empty where no end is known."""
+        """Seconds of training until `max_steps` or `max_epochs`, at the pace of ten minutes; empty without either."""
         return self._run.pace.seconds_left
 
     @file("optimizers.json")

@@ -50,7 +50,6 @@ class _Resource:
 
     def _responder(self, respond: Responder) -> Callable[..., None]:
         def answer(req: falcon.Request, resp: falcon.Response, **_: str) -> None:
-            _expect(self._site.run.get("id", ""), req.get_header(RUN))
             answered = respond(self._site, self._call(req, resp))
             resp.status = answered.status
             resp.content_type = answered.content_type
@@ -75,6 +74,7 @@ class _Resource:
         name = token(req.get_header(KEY)) if posts else ""
         if posts:
             resp.set_header(KEY, name)  # The answer has it, whatever the answer is.
+        _expect(self._site.run.get("id", ""), req.get_header(RUN))
         node = route.written if posts else route.node
         if "{" in route.path:
             # PATH_INFO is decoded, and no longer tells a slash from an encoded one.
@@ -88,7 +88,10 @@ class _Resource:
 def _expect(run: str, meant: str | None) -> None:
     # Percent-encoded, as a header has no other way to say every name.
     if meant is not None and run not in {meant, unquote(meant)}:
-        raise Conflict(f"this is the run {run!r}, and not {meant!r:.150}, for which this was meant: nothing was done")
+        raise Conflict(
+            f"this is the run {run!r}, and not {meant!r:.150}, for which this was meant: nothing was done. `midrun ls` "
+            "says where each run is"
+        )
 
 
 def _answer_fault(req: falcon.Request, resp: falcon.Response, fault: Fault, params: object) -> None:

@@ -57,7 +57,7 @@ class Branch(Shown):
 
 def show(site: Site, call: Call) -> Answer:
     """Show the node: a file's bytes, a directory's entries, a link's target."""
-    found = site.view.at_hand(call.node) or site.ask(partial(find, site, call))
+    found = site.view.at_hand(call.node) or site.ask(partial(_find, site, call))
     if not isinstance(found, Shot):
         return document(found)
     headers = {"X-Midrun-Age": f"{found.age:.3f}"} if found.age else {}
@@ -128,9 +128,13 @@ async def look(site: Site, call: Call) -> tuple[str, Description]:
     return path, node
 
 
-async def find(site: Site, call: Call) -> Shot | dict[str, Any]:
-    """Return what GET shows of the node: a file's bytes, a directory's entries, a link's target."""
+async def _find(site: Site, call: Call) -> Shot | dict[str, Any]:
     path, node = await look(site, call)
+    return await found(site, call, path, node)
+
+
+async def found(site: Site, call: Call, path: str, node: Description) -> Shot | dict[str, Any]:
+    """Return what GET shows of a node that was looked at: a file's bytes, a directory's entries, a link's target."""
     if node["kind"] == "dir":
         return {"path": path, "entries": await (_tree if call.query.get("format") == "tree" else _list)(site, path)}
     if node["kind"] == "link":

@@ -164,11 +164,11 @@ async def _find_all(site: Site, paths: Iterable[str]) -> dict[str, _Found]:
 
 async def _find(site: Site, path: str) -> Shot | dict[str, Any]:
     call = Call(path)
-    _, node = await nodes.look(site, call)
+    path, node = await nodes.look(site, call)
     if node["live"]:
         # It may take half a minute and a step of the run's: nothing to be done each second.
         raise Refused(f"'{path}' is made on demand, and no poll makes it: GET {nodes.href(path)}")
-    return await nodes.find(site, call)
+    return await nodes.found(site, call, path, node)
 
 
 def _part(path: str, found: _Found) -> _Part:

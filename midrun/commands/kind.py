@@ -76,7 +76,9 @@ class Kind:
     always: ClassVar[bool] = False
     """Whether there is a place for it however many commands wait."""
     confirm: ClassVar[str | None] = None
-    """What a person is asked before a click sends what can't be taken back: a question, and what comes of it."""
+    """What a person is asked before a click sends what can't be taken back.
+
+    A question that begins with what is done, as in "Stop training?", and then what comes of it."""
     at_once: ClassVar[bool] = False
     """Whether it is done when it is taken in, without waiting for a safe point."""
 

@@ -2,8 +2,8 @@
 
 python -m scripts.bench.threads [SECONDS]
 
-Python runs in one thread at a time, so this is what they can cost training at most. Unlike a ratio of step times it is
-not moved by the speed of the machine.
+Python runs in one thread at a time, so this is most of what they can cost training. Unlike a ratio of step times it is
+not lost in their noise.
 """
 
 import json

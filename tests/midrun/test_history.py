@@ -126,14 +126,14 @@ def test_a_series_shows_what_a_list_of_everything_would(actions: list[tuple[str,
                 assert rows(series.csv()) == naive.shown()
             case "halve":
                 limit = max(2, limit // 2)
-                series.limit(limit)
+                series.shorten(limit)
                 naive.shorten(limit)
             case _:
                 for _ in range(count):
                     step += 1
                     getattr(series, action)(step, float(step), float(value))
                     getattr(naive, action)((step, float(step), float(value)))
-    assert series.record("x.csv") == {"file": "x.csv", "points": len(naive.shown()), "last_step": step}
+    assert len(series) == len(naive.shown())
 
 
 @given(limit=st.sampled_from([2, 4, 32]), count=st.integers(1, 700))
@@ -225,7 +225,7 @@ def test_with_many_series_each_has_fewer_points_and_the_bound_holds(monkeypatch:
         for _ in range(1100):
             step += 1
             noted.note(sample(step, **{f"m{number}": float(step) for number in range(count)}))
-        points = [one["points"] for one in noted.index["series"].values()]
+        points = [len(one) for one in noted._series.values()]
         assert 3 * sum(points) <= 6 * 256 * 4
         first = rows(noted.csv("m0"))
         assert (first[0][0], first[-1][0]) == (1, step)
@@ -320,7 +320,6 @@ def test_it_can_be_read_while_it_is_written() -> None:
             assert [step for step, *_ in shown] == sorted({step for step, *_ in shown})
             if name == "loss":
                 assert all(step == value for step, _, value in shown)
-        assert all(one["points"] > 0 for one in noted.index["series"].values())
     writer.join()
 
 
@@ -358,7 +357,7 @@ class Looked(Staged):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_end(outputs, batch, batch_idx)
         step = self.trainer.global_step
-        until(lambda: self.noted("loss").get("last_step") == step, "the batch is noted")
+        until(lambda: self.noted("loss")[-1:] == [step], "the batch is noted")
         before = read(self, "history/index.json"), read(self, "history/loss.csv")
         assert (read(self, "history/index.json"), read(self, "history/loss.csv")) == before
 
@@ -366,10 +365,12 @@ class Looked(Staged):
         super().on_validation_end()
         if not self.trainer.sanity_checking:
             self.validated.append(float(self.trainer.callback_metrics["val/loss"]))
-            until(lambda: self.noted("val/loss").get("points") == len(self.validated), "it is noted")
+            until(lambda: len(self.noted("val/loss")) == len(self.validated), "it is noted")
 
-    def noted(self, name: str) -> dict[str, Any]:
-        return dict(document(self, "history/index.json")["series"].get(name, {}))
+    def noted(self, name: str) -> list[int]:
+        """Return the steps that a series has."""
+        history = run_of(self).history
+        return [step for step, *_ in rows(history.csv(name))] if name in history else []
 
     def teardown(self, stage: str) -> None:
         self.index = document(self, "history/index.json")
@@ -385,7 +386,7 @@ def test_the_steps_ascend_and_the_values_are_those_logged_at_them(quick: None, t
     moments = [moment for _, moment, _ in rows(model.files["loss"])]
     assert moments == sorted(moments)
     assert time.time() - 100 < moments[0] <= moments[-1] <= time.time()
-    assert model.index["series"]["loss"] == {"file": "loss.csv", "points": 12, "last_step": 12}
+    assert model.index["series"]["val/loss"] == "val%2Floss.csv"
     assert (model.index["left_out"], model.index["interval"]) == (0, 0.001)
 
 
@@ -438,7 +439,7 @@ def test_each_fit_has_a_history_of_its_own(quick: None, tmp_path: Path) -> None:
     for _ in range(2):
         model.validated.clear()
         trainer(tmp_path, num_sanity_val_steps=0).fit(model, batches(2), batches(1))
-        assert model.index["series"]["loss"] == {"file": "loss.csv", "points": 2, "last_step": 2}
+        assert [step for step, *_ in rows(model.files["loss"])] == [1, 2]
 
 
 def test_a_fault_shows_in_the_services_and_training_goes_on(

@@ -181,7 +181,7 @@ class History(Dir):
     @file("index.json", cached=False)
     def index(self) -> dict[str, Any]:
         """What there is."""
-        return {"series": {name: {"file": names.escape(f"{name}.csv")} for name in self._board.points}}
+        return {"series": {name: names.escape(f"{name}.csv") for name in self._board.points}}
 
     def members(self) -> Iterable[str]:
         return [f"{name}.csv" for name in self._board.points]
@@ -354,6 +354,7 @@ class Board(Dir):
             "batches": 20,
             "started": time.time() - 60,
             "sampled": time.time(),
+            "progress": 0.375,
             "exception": self.exception,
         }
 

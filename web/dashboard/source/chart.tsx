@@ -30,10 +30,11 @@ interface ChartProps {
   tall: boolean;
   /** Counts the wishes to see everything again. */
   fits: number;
+  fitAll: () => void;
 }
 
 /** The chart itself, as wide as its place. It is drawn anew only when the way of drawing changes. */
-export function Chart({ series, drawing, zoom, tall, fits }: ChartProps) {
+export function Chart({ series, drawing, zoom, tall, fits, fitAll }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<Plot | null>(null);
   const [readout, read] = useState("");
@@ -52,7 +53,7 @@ export function Chart({ series, drawing, zoom, tall, fits }: ChartProps) {
   const shift = (part: number) => () => plot.current?.shift(part);
   return (
     <div class="chart">
-      <div ref={place} class="plot" role="img" aria-label={description(series, drawing)} />
+      <div ref={place} class="plot" onDblClick={fitAll} role="img" aria-label={description(series, drawing)} />
       <p class="readout faint">{readout || (series.values.length === 0 ? "no points yet" : "\u00a0")}</p>
       {tall && (
         <div class="row" role="group" aria-label={`Range of ${series.name}`}>
@@ -216,20 +217,19 @@ class Plot {
       width: Math.max(100, this.place.clientWidth),
       height: this.place.clientHeight,
       legend: { show: false },
-      cursor: { drag: { x: true, y: false, setScale: false }, sync: { key: axis }, y: false },
+      cursor: { drag: { x: true, y: false, setScale: false }, sync: { key: axis }, y: false, bind: { dblclick: () => null } },
       scales: {
         x: { time: axis === "time" },
         y: { distr: log ? 3 : 1, ...(!log && { range: (plot, low, high) => this.fitted(plot, low, high) }) },
       },
       axes: [
-        { ...axes, size: 26 },
+        { ...axes, size: axis === "time" ? 40 : 26 }, // A time has its date below it.
         { ...axes, size: 58, values: (_, splits) => splits.map((each) => (each === null ? "" : brief(each))) },
       ],
       series: smoothing > 0 ? [{}, faint, line] : [{}, line],
       hooks: {
         setCursor: [(plot) => this.tell(plot)],
         setSelect: [(plot) => this.select(plot)],
-        ready: [(plot) => plot.over.addEventListener("dblclick", () => this.fit())],
       },
     };
   }

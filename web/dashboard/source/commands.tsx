@@ -21,7 +21,7 @@ export function CommandsPanel() {
       <h2 id="commands-title">Commands and holds</h2>
       <Holds holds={holds} />
       <Commands title="Waiting and running" commands={open} waiting={waiting} none="Nothing waits." />
-      <Commands title="Done" commands={over} waiting={waiting} none="Nothing has been asked of this run yet." />
+      <Commands title="Done" commands={over} waiting={waiting} none="Nothing has been done yet." />
     </section>
   );
 }
@@ -55,7 +55,7 @@ function Hold({ hold }: { hold: HoldRecord }) {
       <button
         type="button"
         disabled={sending.busy || !isOpen}
-        onClick={() => void sending.send(`holds/${hold.id}/${verb}`, {}, verb)}
+        onClick={() => void sending.send(`holds/${hold.id}/${verb}`, {})}
         aria-label={`${isActive ? "Release" : "Cancel"} the hold ${hold.id}`}
       >
         {isActive ? "Release" : "Cancel"}
@@ -110,7 +110,7 @@ function Command({ command, waits }: { command: CommandRecord; waits: boolean })
           <button
             type="button"
             disabled={sending.busy || !isOpen}
-            onClick={() => void sending.send(`commands/${id}/cancel`, {}, "cancel")}
+            onClick={() => void sending.send(`commands/${id}/cancel`, {})}
             aria-label={`Cancel the command ${id}`}
           >
             Cancel

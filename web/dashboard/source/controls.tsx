@@ -6,7 +6,7 @@ import type { Group, Optimizers, Tunable } from "./records";
 import { type Kind, kinds, parse } from "./schema";
 import { Sending, useSending } from "./sending";
 import { reason } from "./tree";
-import { brief, finite, number, step } from "./words";
+import { brief, exact, number, pointer } from "./words";
 
 const SOON = 1_000;
 
@@ -52,7 +52,7 @@ function LearningRates() {
 }
 
 function rate(shown: Optimizers, optimizer: number, group: number, { lr }: Group): unknown {
-  return finite(shown, `/optimizers/${optimizer}/groups/${group}/lr`, lr);
+  return exact(shown, `/optimizers/${optimizer}/groups/${group}/lr`, lr);
 }
 
 function Tunables() {
@@ -68,7 +68,7 @@ function Tunables() {
           key={path}
           name={tunable.label ?? path}
           label={tunable.label ? `${tunable.label} (${path})` : path}
-          now={finite(shown, `/hparams/${step(path)}/value`, tunable.value)}
+          now={exact(shown, `/hparams/${pointer(path)}/value`, tunable.value)}
           hint={limits(tunable)}
           kind="set_hparam"
           args={(text) => ({ name: path, value: typed(text, tunable) })}
@@ -104,7 +104,8 @@ function Setting({ name, label, now, hint, kind, args }: SettingProps) {
   const id = useId();
   const send = async (event: Event): Promise<void> => {
     event.preventDefault();
-    if (text.trim() !== "" && (await sending.send(`control/${kind}`, args(text), kind))) type("");
+    if (text.trim() === "" || !(await sending.send(`control/${kind}`, args(text)))) return;
+    type((now) => (now === text ? "" : now)); // Somebody may have typed on.
   };
   return (
     <form class="setting" onSubmit={(event) => void send(event)} noValidate>

@@ -53,13 +53,13 @@ export function useChoice<T>(name: string, initial: T): [T, (value: T) => void] 
   return [value, choose];
 }
 
-/** The time in seconds, drawn again each second while `ticks`. */
+/** The time by the run's clock, in seconds; drawn again each second while `ticks`. */
 export function useNow(ticks: boolean): number {
-  const [now, set] = useState(() => Date.now() / 1000);
+  const [, redraw] = useReducer((count: number) => count + 1, 0);
   useEffect(() => {
     if (!ticks) return undefined;
-    const timer = window.setInterval(() => set(Date.now() / 1000), 1000);
+    const timer = window.setInterval(() => redraw(undefined), 1000);
     return () => clearInterval(timer);
   }, [ticks]);
-  return now;
+  return (Date.now() + tree.skew) / 1000;
 }

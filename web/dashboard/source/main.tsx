@@ -9,14 +9,18 @@ import { useChoice, useNode, useTree } from "./hooks";
 import { MetricsPanel } from "./metrics";
 import { ExceptionShown, Panels } from "./panels";
 import type { Service } from "./records";
-import { Freshness, RunState, useEnd, useSummary } from "./runstate";
+import { Freshness, RunState, useEnd } from "./runstate";
 
 function Dashboard() {
-  const summary = useSummary();
   return (
     <>
       <header class="top">
         <span class="brand">midrun</span>
+        <nav aria-label="On this page">
+          <a href="#metrics-title">Metrics</a>
+          <a href="#controls-title">Controls</a>
+          <a href="#commands-title">Commands</a>
+        </nav>
         <nav aria-label="Pages">
           <a href="docs">API</a>
           <a href="files">Files</a>
@@ -27,7 +31,7 @@ function Dashboard() {
       <main>
         <Warnings />
         <RunState />
-        <ExceptionShown exception={summary?.exception} />
+        <ExceptionShown />
         <div class="columns">
           <MetricsPanel />
           <div class="side">

@@ -2,9 +2,10 @@
 import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { Chart, type Drawing, type Zoom } from "./chart";
 import { useChoice, useNode } from "./hooks";
-import type { Metrics } from "./records";
-import { index, series } from "./series";
-import { brief, finite, step as pointer } from "./words";
+import type { Metrics, Optimizers } from "./records";
+import { HISTORY, type Index, METRICS, series } from "./series";
+import { tree } from "./tree";
+import { brief, exact, pointer } from "./words";
 
 /** Charts that are open from the start; of more, people open the groups that they want. */
 const OPEN = 24;
@@ -19,15 +20,16 @@ export function MetricsPanel() {
   const shown = useNode<Metrics>("state/metrics/index.json");
   const [search, setSearch] = useState("");
   const [view, setView] = useChoice<View>("view", "charts");
-  const [kept, draw] = useChoice<Partial<Drawing>>("drawing", DRAWING);
-  const drawing = useMemo(() => ({ ...DRAWING, ...kept }), [kept]); // An older page may have kept less.
+  const [kept, draw] = useChoice<unknown>("drawing", DRAWING);
+  const drawing = useMemo(() => drawingOf(kept), [kept]);
+  const rates = ratesOf(useNode<Optimizers>("state/optimizers.json"));
   const [fits, fit] = useReducer((count: number) => count + 1, 0);
   const names = useNames(shown);
   const found = useMemo(() => names.filter((name) => matches(name, search)), [names, search]);
   const valueOf = (name: string): unknown =>
     Object.hasOwn(shown?.metrics ?? {}, name)
-      ? finite(shown, `/metrics/${pointer(name)}`, shown!.metrics[name])
-      : undefined;
+      ? exact(shown, `/metrics/${pointer(name)}`, shown!.metrics[name])
+      : rates.get(name);
   return (
     <section class="panel metrics" aria-labelledby="metrics-title">
       <div class="row spread">
@@ -39,7 +41,7 @@ export function MetricsPanel() {
       {view === "table" ? (
         <Values names={found} valueOf={valueOf} />
       ) : (
-        <Groups names={found} {...{ valueOf, drawing, fits }} all={search !== ""} />
+        <Groups names={found} {...{ valueOf, drawing, fits }} fitAll={() => fit(undefined)} all={search !== ""} />
       )}
     </section>
   );
@@ -47,13 +49,29 @@ export function MetricsPanel() {
 
 /** The names of all metrics and learning rates. They stay the same array while they are the same names. */
 function useNames(shown: Metrics | undefined): string[] {
-  const [kept, keep] = useState<string[]>([]);
-  const logged = Object.keys(shown?.metrics ?? {});
-  const key = JSON.stringify(logged);
-  useEffect(() => {
-    void index().then((known) => keep(Object.keys(known)));
-  }, [key]);
-  return useMemo(() => [...new Set([...logged, ...kept])], [key, kept]);
+  const kept = useNode<Index>("history/index.json");
+  const names = [...new Set([...Object.keys(shown?.metrics ?? {}), ...Object.keys(kept?.series ?? {})])];
+  return useMemo(() => names, [JSON.stringify(names)]);
+}
+
+/** The learning rates now, by the names of their series. */
+function ratesOf(shown: Optimizers | undefined): Map<string, unknown> {
+  const named = (shown?.optimizers ?? []).flatMap(({ groups }, optimizer) =>
+    groups.map(({ lr }, group): [string, unknown] => {
+      const place = `optimizers/${optimizer}/groups/${group}/lr`;
+      return [place, exact(shown, `/${place}`, lr)];
+    }),
+  );
+  return new Map(named);
+}
+
+/** How charts are to be drawn, of what the browser has kept: another version may have kept something else. */
+function drawingOf(kept: unknown): Drawing {
+  const members = Object.entries(DRAWING).map(([name, initial]) => {
+    const value: unknown = (kept as Record<string, unknown> | null)?.[name];
+    return [name, typeof value === typeof initial ? value : initial];
+  });
+  return Object.fromEntries(members) as Drawing;
 }
 
 function matches(name: string, search: string): boolean {
@@ -159,6 +177,7 @@ interface GroupsProps {
   valueOf: (name: string) => unknown;
   drawing: Drawing;
   fits: number;
+  fitAll: () => void;
   /** Whether every group is open: somebody has searched for these. */
   all: boolean;
 }
@@ -173,7 +192,7 @@ function Groups({ names, all, ...rest }: GroupsProps) {
     <>
       {groups.map(([group, members], at) => {
         count += members.length;
-        const open = chosen[`/${group}`] ?? (at === 0 || count <= most);
+        const open = chosen[`/${group}`] ?? (count <= most || (at === 0 && members.length <= 4 * OPEN));
         const set = (next: boolean): void => choose((before) => ({ ...before, [`/${group}`]: next }));
         return <GroupOfCharts key={group} {...rest} {...{ group, members, open, set }} />;
       })}
@@ -204,6 +223,7 @@ function GroupOfCharts({ group, members, open, set, ...rest }: GroupProps) {
               value={rest.valueOf(name)}
               drawing={rest.drawing}
               fits={rest.fits}
+              fitAll={rest.fitAll}
             />
           ))}
         </div>
@@ -230,10 +250,11 @@ interface CardProps {
   value: unknown;
   drawing: Drawing;
   fits: number;
+  fitAll: () => void;
 }
 
 /** One metric: its value, and its chart while that is in view. */
-function Card({ name, short, value, drawing, fits }: CardProps) {
+function Card({ name, short, value, drawing, fits, fitAll }: CardProps) {
   const place = useRef<HTMLElement>(null);
   const isSeen = useInView(place);
   const [tall, setTall] = useState(false);
@@ -249,7 +270,7 @@ function Card({ name, short, value, drawing, fits }: CardProps) {
           {tall ? "Smaller" : "Larger"}
         </button>
       </header>
-      {isSeen ? <Chart series={points} zoom={zoom.current} {...{ drawing, tall, fits }} /> : <div class="chart empty" />}
+      {isSeen ? <Chart series={points} zoom={zoom.current} fitAll={fitAll} {...{ drawing, tall, fits }} /> : <div class="chart empty" />}
       {points.trouble && isSeen && <p class="faint">{points.trouble}</p>}
     </article>
   );
@@ -263,13 +284,8 @@ function useSeries(name: string, wanted: boolean) {
     if (!wanted) return undefined;
     const unwatch = points.watch(() => redraw(undefined));
     void points.load();
-    const timer = window.setInterval(() => {
-      if (!document.hidden) void points.load();
-    }, 5_000);
-    return () => {
-      unwatch();
-      clearInterval(timer);
-    };
+    const unwatchPolls = [METRICS, HISTORY].map((path) => tree.watch(path, () => void points.load()));
+    return () => [unwatch, ...unwatchPolls].forEach((end) => end());
   }, [points, wanted]);
   return points;
 }

@@ -2,8 +2,8 @@
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
 import { useChoice, useShot } from "./hooks";
-import { reason, request, address } from "./tree";
-import { brief, finite, step } from "./words";
+import { Refusal, address, reason, request } from "./tree";
+import { brief, exact, pointer } from "./words";
 
 interface PanelProps {
   title: string;
@@ -64,13 +64,14 @@ export function Document({ value, label }: { value: unknown; label: string }) {
   );
 }
 
-function* rowsOf(root: unknown, value: unknown, keys: string[], pointer: string): Generator<[string, string]> {
-  if (value === null || typeof value !== "object" || (keys.length > 0 && Object.keys(value).length === 0)) {
-    yield [keys.join(" · "), brief(finite(root, pointer, value))];
+/** The rows of a document: `at` is the JSON pointer of the part that is shown. */
+function* rowsOf(root: unknown, value: unknown, keys: string[], at: string): Generator<[string, string]> {
+  if (value === null || typeof value !== "object" || (at !== "" && Object.keys(value).length === 0)) {
+    yield [keys.join(" · "), brief(exact(root, at, value))];
     return;
   }
   for (const [key, item] of Object.entries(value)) {
-    if (pointer !== "" || key !== "_nonfinite") yield* rowsOf(root, item, [...keys, key], `${pointer}/${step(key)}`);
+    if (at !== "" || key !== "_nonfinite") yield* rowsOf(root, item, [...keys, key], `${at}/${pointer(key)}`);
   }
 }
 
@@ -92,7 +93,7 @@ export function OnDemand({ path, words, lacks, children }: OnDemandProps) {
     try {
       tell({ text: await (await request(`files/${address(path)}`, {}, PATIENCE)).text() });
     } catch (error) {
-      const isMissing = (error as { status?: number }).status === 404;
+      const isMissing = error instanceof Refusal && error.status === 404;
       tell({ error: isMissing ? `This version of midrun has no ${lacks}.` : reason(error) });
     }
   };

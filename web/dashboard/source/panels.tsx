@@ -1,13 +1,13 @@
 /** The panels beside metrics, controls and commands: each shows a node or two. */
 import { useState } from "preact/hooks";
 import { Files } from "./files";
-import { useTree } from "./hooks";
+import { useNode, useTree } from "./hooks";
 import { Graph } from "./graph";
 import { LogPanel } from "./commands";
 import { Document, Node, OnDemand, Panel, Text } from "./panel";
-import type { ExceptionRecord, Optimizers, Service } from "./records";
+import type { Optimizers, Service, Summary } from "./records";
 import { address, reason, request } from "./tree";
-import { brief, bytes, duration, finite, moment, number } from "./words";
+import { brief, bytes, exact, moment, number } from "./words";
 
 /** All of them. */
 export function Panels() {
@@ -54,7 +54,8 @@ export function Panels() {
 }
 
 /** The exception that ended or holds the run; nothing while there is none. */
-export function ExceptionShown({ exception }: { exception: ExceptionRecord | null | undefined }) {
+export function ExceptionShown() {
+  const exception = useNode<Summary>("state/index.json")?.exception;
   if (!exception?.type) return null;
   return (
     <section class="panel exception" aria-labelledby="exception-title">
@@ -84,7 +85,7 @@ function OptimizersShown() {
                 <summary>
                   {name} {groups.length > 1 && `group ${at}`}{" "}
                   <span class="number">
-                    lr {brief(finite(shown, `/optimizers/${optimizer}/groups/${at}/lr`, group.lr))}
+                    lr {brief(exact(shown, `/optimizers/${optimizer}/groups/${at}/lr`, group.lr))}
                   </span>{" "}
                   <span class="faint">{number(group.parameters)} parameter tensors</span>
                 </summary>
@@ -135,12 +136,15 @@ function ArtifactShown({ artifact: { path, size, modified } }: { artifact: Artif
   const href = `artifacts/${address(path)}`;
   const load = (): void => {
     request(href)
-      .then(async (response) => draw(await response.text()))
+      .then(async (response) => {
+        draw(await response.text());
+        tell("");
+      })
       .catch((error: unknown) => tell(reason(error)));
   };
   return (
     <li>
-      <a href={tree.presence === "another" ? undefined : href} download={path.split("/").at(-1)}>
+      <a href={tree.presence === "here" ? href : undefined} download={path.split("/").at(-1)}>
         {path}
       </a>{" "}
       <span class="faint">
@@ -262,7 +266,7 @@ function Services() {
                 <th scope="row">{name}</th>
                 <td>
                   <span class={`tag ${state}`}>{state}</span> {why}{" "}
-                  {state === "running" && <span class="faint">for {duration(Date.now() / 1000 - since)}</span>}
+                  {state === "running" && <span class="faint">since {moment(since)}</span>}
                 </td>
               </tr>
             ))}

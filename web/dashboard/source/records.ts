@@ -25,6 +25,8 @@ export interface Summary {
   batches: number | null;
   started: number;
   sampled: number;
+  /** From 0 to 1. */
+  progress?: number | null;
   steps_per_second?: number | null;
   seconds_left?: number | null;
   exception: ExceptionRecord | null;

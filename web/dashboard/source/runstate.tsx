@@ -1,15 +1,17 @@
 /** The run at one glance, and the four buttons that matter: what everybody looks at first. */
 import { useEffect } from "preact/hooks";
 import { OVER, useChoice, useNode, useNow, useOpen, useTree } from "./hooks";
-import type { HoldList, Summary } from "./records";
+import type { CommandRecord, HoldList, Summary } from "./records";
 import { Sending, useSending } from "./sending";
 import { duration, moment, number } from "./words";
 
-/** How the run is named in the page: its id, or the directory's last part. */
+/** The run at one glance; undefined before the first answer. */
 export function useSummary(): Summary | undefined {
   return useNode<Summary>("state/index.json");
 }
 
+/** States of a stop after which it is done, as far as can be known. */
+const STOPPING = ["queued", "executing", "succeeded"];
 /** A run that was so near to its end, in seconds, has most likely come to it when it does not answer any more. */
 const NEAR = 30;
 
@@ -20,8 +22,10 @@ const NEAR = 30;
 export function useEnd(): string {
   const summary = useSummary();
   const holds = useNode<HoldList>("holds/index.json");
+  const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
   if (summary && OVER.includes(summary.status)) return `The run has ended: ${summary.status}.`;
-  if (holds?.stopped) return "The run has ended: it was told to stop.";
+  const isStopped = (listed?.commands ?? []).some(({ kind, status }) => kind === "stop" && STOPPING.includes(status));
+  if (holds?.stopped || isStopped) return "The run has ended: it was told to stop.";
   const left = summary?.seconds_left;
   return typeof left === "number" && left <= NEAR ? `The run has gone, and was ${duration(left)} from its end.` : "";
 }
@@ -48,12 +52,19 @@ export function RunState() {
       {summary && <Progress summary={summary} />}
       {summary && <Facts summary={summary} />}
       {holds && <Held holds={holds} />}
-      <Buttons held={holds?.active ?? null} pausing={(holds?.pending ?? []).some((hold) => hold.is_pause)} />
+      <Buttons held={holds?.active ?? null} pausing={usePausing(holds)} />
     </section>
   );
 }
 
-/** Which run it is, for who has several open. */
+/** Whether a pause is on its way; one for a later step leaves the button for one now. */
+function usePausing(holds: HoldList | undefined): boolean {
+  const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
+  const scheduled = new Set((listed?.commands ?? []).filter(({ execution }) => execution.when).map(({ id }) => id));
+  return (holds?.pending ?? []).some((hold) => hold.is_pause && !scheduled.has(hold.id));
+}
+
+/** Which run it is, for those who have several open. */
 function Whereabouts() {
   const host = useNode<string>("meta/host");
   const directory = useNode<string>("meta/run-dir");
@@ -72,8 +83,8 @@ function statusOf(presence: ReturnType<typeof useTree>["presence"], status: stri
 const STATUS: Record<string, string> = { silent: "no answer", another: "another run", starting: "connecting…" };
 
 function Progress({ summary }: { summary: Summary }) {
-  const part = progress(summary);
-  if (part === null) return null;
+  const part = summary.progress;
+  if (typeof part !== "number") return null;
   const percent = Math.floor(part * 1000) / 10;
   return (
     <div class="progress">
@@ -81,16 +92,6 @@ function Progress({ summary }: { summary: Summary }) {
       <span>{percent} %</span>
     </div>
   );
-}
-
-/** How far the run is, from 0 to 1; null where it has no end that is known. */
-function progress({ epoch, batch, batches, max_epochs, max_steps, global_step }: Summary): number | null {
-  const bySteps = max_steps && max_steps > 0 ? global_step / max_steps : null;
-  const inEpoch = batches && batch !== null ? Math.min(1, (batch + 1) / batches) : 0;
-  // `epoch` counts those that are complete: at the end of one, the batch is still its last.
-  const byEpochs = max_epochs && max_epochs > 0 ? Math.min(epoch + inEpoch, max_epochs) / max_epochs : null;
-  const known = [bySteps, byEpochs].filter((each) => each !== null);
-  return known.length > 0 ? Math.min(1, Math.max(...known)) : null;
 }
 
 function Facts({ summary }: { summary: Summary }) {
@@ -126,7 +127,7 @@ function speed(perSecond: number): string {
 function Held({ holds }: { holds: HoldList }) {
   const { active, exception, pending, waiting } = holds;
   const now = useNow(active !== null);
-  const due = pending.filter((hold) => !active || hold.id !== active.id);
+  const due = active ? [] : pending;
   if (!active && !exception && due.length === 0) return null;
   return (
     <div class="held">
@@ -141,7 +142,7 @@ function Held({ holds }: { holds: HoldList }) {
         </p>
       )}
       {exception && <p>An exception holds the run: {exception.message}</p>}
-      {!active && due.length > 0 && <p>A hold is pending: the run stands still when it comes to it.</p>}
+      {due.length > 0 && <p>A hold is pending: the run stands still when it comes to it.</p>}
     </div>
   );
 }
@@ -149,13 +150,14 @@ function Held({ holds }: { holds: HoldList }) {
 function Buttons({ held, pausing }: { held: HoldList["active"]; pausing: boolean }) {
   const sending = useSending();
   const isOpen = useOpen();
-  const button = (name: string, words: string, title: string, kind: string) => (
+  // What asks nothing does not wait for what others ask: a pause is for when the loss goes up.
+  const button = (name: string, words: string, title: string, look: string, asks = false) => (
     <button
       type="button"
-      class={kind}
+      class={look}
       title={title}
       disabled={!isOpen || sending.busy}
-      onClick={() => void sending.send(`control/${name}`, {}, name)}
+      onClick={() => void sending.send(`control/${name}`, {}, asks ? name : "")}
     >
       {words}
     </button>
@@ -166,7 +168,7 @@ function Buttons({ held, pausing }: { held: HoldList["active"]; pausing: boolean
         ? button("continue", held ? "Resume" : "Cancel pause", "Let training go on", "main")
         : button("pause", "Pause", "Hold training before the next optimizer step", "main")}
       {button("checkpoint", "Checkpoint", "Write a checkpoint now", "")}
-      {button("stop", "Stop…", "End training cleanly", "danger")}
+      {button("stop", "Stop…", "End training cleanly", "danger", true)}
       <Sending of={sending} />
     </div>
   );

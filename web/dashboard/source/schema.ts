@@ -9,10 +9,8 @@ import { request } from "./tree";
 export interface Schema {
   $ref?: string;
   type?: string;
-  const?: unknown;
   enum?: unknown[];
   anyOf?: Schema[];
-  oneOf?: Schema[];
   items?: Schema;
   properties?: Record<string, Schema>;
   required?: string[];
@@ -20,8 +18,6 @@ export interface Schema {
   description?: string;
   minimum?: number;
   maximum?: number;
-  minLength?: number;
-  maxLength?: number;
   discriminator?: { mapping: Record<string, string> };
   /** What to ask before such a command is sent. */
   "x-confirm"?: string;
@@ -58,7 +54,10 @@ async function fetchKinds(): Promise<Kind[]> {
   const described = (await (await request("openapi.json")).json()) as Described;
   const any = described.paths["/commands"]?.post?.requestBody?.content["application/json"]?.schema ?? {};
   const at = (schema: Schema): Schema => resolve(schema, described.components.schemas);
-  return Object.entries(at(any).discriminator?.mapping ?? {}).map(([name, $ref]) => {
+  const mapping = at(any).discriminator?.mapping;
+  // A run that was too busy to be asked leaves this out. That is not to say that there is nothing to be sent, or asked.
+  if (!mapping) throw new Error("the run does not say now what it takes");
+  return Object.entries(mapping).map(([name, $ref]) => {
     const { properties = {} } = at({ $ref });
     return {
       name,
@@ -107,13 +106,29 @@ export function parse(text: string, schema: Schema): unknown {
   if (types.length === 1 && types[0] === "string") return text;
   if (types.length === 1 && (types[0] === "number" || types[0] === "integer")) return numeral(trimmed) ?? text;
   try {
-    return JSON.parse(trimmed) as unknown;
+    return (JSON.parse as Parse)(trimmed, (_, value, { source }) =>
+      typeof value === "number" ? (exact(value, source ?? String(value)) ?? source) : value,
+    );
   } catch {
     return numeral(trimmed) ?? text;
   }
 }
 
 /** A number as people write it, 1e-4 or .5 too; undefined for what is none. */
-function numeral(text: string): number | undefined {
-  return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? Number(text) : undefined;
+function numeral(text: string): unknown {
+  return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? exact(Number(text), text.replace(/^\+/, "")) : undefined;
+}
+
+/** What newer browsers know of the text of a number; TypeScript does not yet. */
+type Parse = (text: string, reviver: (key: string, value: unknown, context: { source?: string }) => unknown) => unknown;
+type WithRaw = typeof JSON & { rawJSON?: (text: string) => unknown };
+
+/**
+ * A number that says exactly what was typed: JavaScript rounds integers from 2^53 on. Undefined for one that can't be
+ * said, which goes as its text: the run then refuses it, and sets no other.
+ */
+function exact(value: number, text: string): unknown {
+  if (!Number.isFinite(value)) return undefined;
+  if (!Number.isInteger(value) || Number.isSafeInteger(value) || !/^-?\d+$/.test(text)) return value;
+  return (JSON as WithRaw).rawJSON?.(text);
 }

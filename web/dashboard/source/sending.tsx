@@ -4,28 +4,47 @@ import { ask } from "./ask";
 import { useNode } from "./hooks";
 import type { Change, CommandRecord } from "./records";
 import { kinds } from "./schema";
-import { Refusal, reason, tree } from "./tree";
+import { Refusal, newKey, reason, tree } from "./tree";
 import { brief } from "./words";
 
-type Told = { record?: CommandRecord; error?: string; fields?: Refusal["fields"]; busy?: boolean };
+interface Told {
+  record?: Partial<CommandRecord>;
+  error?: string;
+  fields?: Refusal["fields"];
+  busy?: boolean;
+  /** What it is busy with. */
+  words?: string;
+  /** What the run did not answer in time: sent again, it is the same. */
+  late?: { what: string; key: string };
+}
 
 /** What a button or a form needs to send something once, and to say what came of it. */
 export function useSending() {
   const [told, tell] = useState<Told>({});
-  const send = async (path: string, body: unknown, kind: string): Promise<boolean> => {
+  /** Send it; `asks` is the kind that says what is to be asked first. */
+  const send = async (path: string, body: unknown, asks = ""): Promise<boolean> => {
     if (told.busy) return false;
+    const what = JSON.stringify([path, body]);
+    const key = told.late?.what === what ? told.late.key : newKey();
     const pressed = document.activeElement;
-    tell({ busy: true });
     try {
-      const confirm = await confirmation(kind);
-      if (confirm && !(await ask(question(confirm)))) {
+      if (asks) {
+        tell({ busy: true, words: "one moment…" });
+        const confirm = await confirmation(asks);
         tell({});
-        return false;
+        if (confirm && !(await ask(question(confirm)))) return false;
       }
-      tell({ record: (await tree.write(path, body)) as CommandRecord });
+      tell({ busy: true, words: "sending…" });
+      tell({ record: (await tree.write(path, body, key)) as CommandRecord });
       return true;
     } catch (error) {
-      tell({ error: reason(error), fields: error instanceof Refusal ? error.fields : [] });
+      const refusal = error instanceof Refusal ? error : undefined;
+      tell({
+        error: reason(error),
+        ...(refusal && { fields: refusal.fields }),
+        ...(refusal?.id && { record: { id: refusal.id } }),
+        ...((!refusal || refusal.id) && { late: { what, key } }),
+      });
       return false;
     } finally {
       refocus(pressed);
@@ -59,7 +78,7 @@ async function confirmation(name: string): Promise<string> {
   }
 }
 
-/** The first sentence is the question, the rest explains it; the last word of the button is the question's first. */
+/** The first sentence is the question and the rest explains it; the button has the question's first word. */
 function question(confirm: string) {
   const [title = "", ...rest] = confirm.split(/(?<=\?)\s+/);
   return { title, text: rest.join(" "), does: title.split(" ")[0] ?? "Yes" };
@@ -69,12 +88,14 @@ function question(confirm: string) {
 export function Sending({ of }: { of: ReturnType<typeof useSending> }) {
   const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
   const { record, error, busy } = of.told;
-  const now = listed?.commands?.find(({ id }) => id === record?.id) ?? record;
+  const found = listed?.commands?.find(({ id }) => id === record?.id) ?? record;
+  const now = found?.status ? (found as CommandRecord) : undefined;
+  const trouble = now ? "" : error; // What came too late to be answered may be done by now.
   return (
-    <output class={error || now?.error ? "sent wrong" : "sent"} aria-live="polite">
-      {busy && "sending…"}
-      {error}
-      {now?.status && `${now.kind}: ${outcome(now)}`}
+    <output class={trouble || now?.error ? "sent wrong" : "sent"}>
+      {busy && of.told.words}
+      {trouble}
+      {now && `${now.kind}: ${outcome(now)}`}
     </output>
   );
 }

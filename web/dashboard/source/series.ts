@@ -1,17 +1,20 @@
 /**
  * The points of metrics, as charts draw them: what the run has kept since it started, and what this page has seen since.
  */
-import { type Metrics } from "./records";
+import type { Metrics, Summary } from "./records";
 import { Refusal, address, request, tree } from "./tree";
-import { finite, step as pointer } from "./words";
+import { exact, pointer } from "./words";
 
-const INDEX = "history/index.json";
-const METRICS = "state/metrics/index.json";
-/** Charts that are in view are filled in from the run's own record this often, in milliseconds. */
-const STALE = 15_000;
+export const HISTORY = "history/index.json";
+export const METRICS = "state/metrics/index.json";
+/** Charts that are in view are filled in from the run's own record at each poll, but not more often, in milliseconds. */
+const STALE = 3_000;
+/** In live mode the page sees most points by itself. */
+const STALE_LIVE = 15_000;
 
-interface Index {
-  series: Record<string, { file: string }>;
+/** What there is a record of: the files by the names. */
+export interface Index {
+  series: Record<string, string>;
 }
 
 /** One metric's points, oldest first. The arrays only grow, until the whole is loaded again. */
@@ -37,16 +40,18 @@ export class Series {
 
   /** Fetch all that the run has kept, unless that was done a moment ago or the run has made no step since. */
   async load(): Promise<void> {
-    const step = latest()?.global_step;
-    const isFresh = Date.now() - this.loaded < STALE || (this.loaded > 0 && step === this.loadedAt);
+    const step = shown<Metrics>(METRICS)?.global_step;
+    const isFresh = Date.now() - this.loaded < (tree.live ? STALE_LIVE : STALE) || (this.loaded > 0 && step === this.loadedAt);
     if (this.loading || isFresh) return;
     this.loading = true;
-    this.loadedAt = step;
     try {
-      const file = await fileOf(this.name);
-      if (file) this.take(await (await request(`files/history/${address(file)}`)).text());
-      this.trouble = file ? "" : "the run keeps no record of it; the chart shows what this page has seen";
+      const files = shown<Index>(HISTORY)?.series ?? {};
+      const file = Object.hasOwn(files, this.name) && files[this.name];
+      if (!file) return; // It may come with the next poll.
+      this.take(await (await request(`files/history/${address(file)}`)).text());
+      this.trouble = "";
       this.loaded = Date.now();
+      this.loadedAt = step;
     } catch (error) {
       // The points that are here stay. A run that is silent is told of at the top of the page.
       this.trouble = error instanceof Refusal ? error.message : "";
@@ -66,7 +71,6 @@ export class Series {
   }
 
   private take(csv: string): void {
-    const after = this.times.at(-1);
     const seen = [this.steps, this.times, this.values] as const;
     [this.steps, this.times, this.values] = [[], [], []];
     [this.low, this.high] = [Infinity, -Infinity];
@@ -79,15 +83,14 @@ export class Series {
       this.push(+csv.slice(start, first), +csv.slice(first + 1, second), valueOf(csv.slice(second + 1, stop)));
       start = end < 0 ? 0 : end + 1;
     }
-    this.keep(seen, after);
+    this.keep(seen);
   }
 
-  /** What this page saw after the last point of the record stays. */
-  private keep([steps, times, values]: readonly [number[], number[], number[]], after: number | undefined): void {
-    const recorded = this.times.at(-1) ?? -Infinity;
-    if (after === undefined || after <= recorded) return;
-    for (let index = times.findIndex((time) => time > recorded); index >= 0 && index < times.length; index++) {
-      this.push(steps[index]!, times[index]!, values[index]!);
+  /** What this page saw after the last point of the record stays. Clocks differ, and steps do not. */
+  private keep([steps, times, values]: readonly [number[], number[], number[]]): void {
+    const recorded = this.steps.at(-1) ?? -Infinity;
+    for (let at = steps.findLastIndex((step) => step <= recorded) + 1; at < steps.length; at++) {
+      this.push(steps[at]!, times[at]!, values[at]!);
     }
   }
 
@@ -124,8 +127,6 @@ function valueOf(text: string): number {
 }
 
 const all = new Map<string, Series>();
-let files: Promise<Index["series"]> | null = null;
-let asked = 0;
 
 /** The series of a name. */
 export function series(name: string): Series {
@@ -134,39 +135,20 @@ export function series(name: string): Series {
   return known;
 }
 
-async function fileOf(name: string): Promise<string | undefined> {
-  const known = (await index())[name]?.file;
-  if (known || Date.now() - asked < STALE) return known;
-  files = null; // It may have come since.
-  return (await index())[name]?.file;
+function shown<T>(path: string): T | undefined {
+  return tree.shot(path)?.value as T | undefined;
 }
 
-/** The names that the run keeps points of, with their files. */
-export function index(): Promise<Index["series"]> {
-  if (!files) {
-    asked = Date.now();
-    files = request(`files/${INDEX}`).then(async (response) => ((await response.json()) as Index).series);
-    files.catch((error: unknown) => {
-      files = error instanceof Refusal && error.status === 404 ? Promise.resolve({}) : null;
-    });
-  }
-  return files.catch(() => ({}));
-}
-
-function latest(): Metrics | undefined {
-  return tree.shot(METRICS)?.value as Metrics | undefined;
-}
-
-void index(); // Charts will want it: it is asked for while the first poll is under way.
-
-// Whatever the page polls is drawn at once, and needs no request of its own.
+// Both are for the whole page: what is polled is drawn at once, and needs no request of its own.
+tree.watch(HISTORY, () => undefined);
 tree.watch(METRICS, () => {
-  const shown = latest();
-  if (!shown?.metrics) return;
-  const now = Date.now() / 1000;
-  for (const [name, value] of Object.entries(shown.metrics)) {
+  const polled = shown<Metrics>(METRICS);
+  const time = shown<Summary>("state/index.json")?.sampled;
+  // Between polls that are far apart there is more than a straight line: then only the record is drawn.
+  if (!polled?.metrics || time === undefined || !tree.live) return;
+  for (const [name, value] of Object.entries(polled.metrics)) {
     const known = all.get(name);
-    if (known?.loaded) known.add(shown.global_step, now, toNumber(finite(shown, `/metrics/${pointer(name)}`, value)));
+    if (known?.loaded) known.add(polled.global_step, time, toNumber(exact(polled, `/metrics/${pointer(name)}`, value)));
   }
 });
 

@@ -27,6 +27,8 @@ export class Refusal extends Error {
     readonly status: number,
     message: string,
     readonly fields: { loc: (string | number)[]; msg: string }[] = [],
+    /** The id by which the run knows a write that it did not answer in time. */
+    readonly id = "",
   ) {
     super(message);
   }
@@ -66,6 +68,8 @@ class Tree {
   answered = 0;
   /** By how many seconds the values are older than that. */
   age = 0;
+  /** By how many milliseconds the run's clock is ahead of this one's. */
+  skew = 0;
   /** Why there was no answer. */
   trouble = "";
   live = false;
@@ -81,7 +85,6 @@ class Tree {
     this.listeners.set(path, known);
     known.add(listener);
     if (!this.shots.has(path)) {
-      this.asked = ""; // What is known of it by the server's count was thrown away here.
       this.pollSoon();
     }
     return () => {
@@ -142,17 +145,21 @@ class Tree {
   private async poll(): Promise<void> {
     const paths = [...new Set([INDEX, ...this.listeners.keys()])];
     const asked = paths.map((path) => `node=${encodeURIComponent(address(path))}`).join("&");
-    const seen = asked === this.asked ? this.revision : "";
+    // What this page has thrown away the server must not leave out.
+    const isKept = asked === this.asked && paths.every((path) => this.shots.has(path));
+    const seen = isKept ? `&seen=${encodeURIComponent(this.revision)}` : "";
+    let poll: Poll | undefined;
     try {
-      const response = await request(`poll?${asked}${seen && `&seen=${encodeURIComponent(seen)}`}`);
-      const poll = (await response.json()) as Poll;
+      const response = await request(`poll?${asked}${seen}`);
+      this.skew = Date.parse(response.headers.get("Date") ?? "") - Date.now() || 0;
+      poll = (await response.json()) as Poll;
       this.asked = asked;
       this.revision = poll.revision;
-      this.arrive(paths, poll);
     } catch (error) {
       this.trouble = error instanceof Refusal ? error.message : "There is no answer";
       this.presence = error instanceof Refusal && error.status === 409 ? "another" : "silent";
     }
+    if (poll) this.arrive(paths, poll);
     this.tell();
   }
 
@@ -164,6 +171,7 @@ class Tree {
     this.answered = Date.now();
     this.age = poll.age;
     for (const path of paths) {
+      if (path !== INDEX && !this.listeners.has(path)) continue; // Its panel was closed meanwhile.
       const key = address(path);
       if (key in poll.nodes) this.change(path, { value: poll.nodes[key] });
       else if (key in poll.faults) this.change(path, { fault: poll.faults[key]! });
@@ -179,9 +187,9 @@ class Tree {
     for (const listener of [...this.general]) listener();
   }
 
-  /** Write a document to a control node, and return what came of it. A request that the network repeats is done once. */
-  async write(path: string, body: unknown): Promise<unknown> {
-    const headers = { "Content-Type": "application/json", "Idempotency-Key": newKey() };
+  /** Write a document to a control node, and return what came of it. Writes with the same key are done once. */
+  async write(path: string, body: unknown, key: string): Promise<unknown> {
+    const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
     try {
       const response = await request(`files/${address(path)}`, { method: "POST", headers, body: JSON.stringify(body) });
       return await response.json();
@@ -200,7 +208,8 @@ export function address(path: string): string {
   return path.replace(HALF, "\ufffd").split("/").map(encodeURIComponent).join("/");
 }
 
-function newKey(): string {
+/** A key for a write, that no other has. */
+export function newKey(): string {
   // Not crypto.randomUUID: a page that is opened under a LAN address is no secure context and lacks it.
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -221,12 +230,12 @@ export async function request(route: string, options: RequestInit = {}, patience
     headers,
   });
   if (response.ok) return response;
-  const { detail } = (await response.json().catch(() => ({}))) as { detail?: unknown };
+  const { detail, id } = (await response.json().catch(() => ({}))) as { detail?: unknown; id?: string };
   if (Array.isArray(detail)) {
     const fields = detail as { loc: (string | number)[]; msg: string }[];
     throw new Refusal(response.status, fields.map(({ loc, msg }) => [...loc.slice(1), msg].join(": ")).join("; "), fields);
   }
-  throw new Refusal(response.status, typeof detail === "string" ? detail : `status ${response.status}`);
+  throw new Refusal(response.status, typeof detail === "string" ? detail : `status ${response.status}`, [], id);
 }
 
 /** What to say of an error to the person who looks at the page. */

@@ -3,7 +3,9 @@
 /** A number in at most six significant digits. */
 export function number(value: unknown): string {
   if (typeof value !== "number") return value === null || value === undefined ? "–" : String(value);
-  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString();
+  // One notation for all, which is the one in which numbers are typed: elsewhere "1.234" may be a thousand or one.
+  if (Number.isSafeInteger(value)) return value.toLocaleString("en-US");
+  if (Number.isInteger(value) && Math.abs(value) < 1e21) return `≈${value}`;
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(4).replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(6)));
@@ -42,12 +44,12 @@ export function brief(value: unknown): string {
 }
 
 /** A document's value at a JSON pointer's place: JSON has no NaN, the document says it in `_nonfinite`. */
-export function finite(document: unknown, pointer: string, value: unknown): unknown {
+export function exact(document: unknown, pointer: string, value: unknown): unknown {
   const odd = (document as { _nonfinite?: Record<string, string> } | undefined)?._nonfinite;
   return odd?.[pointer] ?? value;
 }
 
 /** A key as a step of a JSON pointer. */
-export function step(key: string): string {
+export function pointer(key: string): string {
   return key.replaceAll("~", "~0").replaceAll("/", "~1");
 }
