@@ -727,6 +727,7 @@ def test_a_disk_that_is_full_when_a_run_is_killed_does_not_say_that_what_was_beg
     ):
         record = _over(run, "later")
         assert record["status"] == "succeeded"
+        wait_for(lambda: any(line["id"] == "later" for line in ledger(run)), "the ledger has it")
         run.signal(signal.SIGKILL)
         assert run.ended() == -signal.SIGKILL
     second = start(until=True, midrun=QUIET, in_=place)
