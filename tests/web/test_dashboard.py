@@ -1081,7 +1081,10 @@ def test_a_chart_is_zoomed_a_thousandfold_and_fitted_again(opening: Opening, boa
 
 def drag(page: Page, name: str, start: float, end: float) -> None:
     """Drag from one part of a chart's width to another."""
-    box = card(page, name).locator(".u-over").bounding_box()
+    painted(page)  # A chart that was drawn anew is another element.
+    over = card(page, name).locator(".u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
     assert box is not None
     middle = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + start * box["width"], middle)
