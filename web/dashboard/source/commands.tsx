@@ -1,6 +1,6 @@
 /** What was asked of the run: commands that wait, run and are over; holds; and the log of what was done. */
-import { useState } from "preact/hooks";
 import { useNode, useOpen } from "./hooks";
+import { useFew } from "./panel";
 import type { Change, CommandRecord, HoldList, HoldRecord, Place, Problem } from "./records";
 import { Sending, arrow, outcome, useSending } from "./sending";
 import { brief, moment, number } from "./words";
@@ -73,8 +73,7 @@ interface CommandsProps {
 }
 
 function Commands({ title, commands, waiting, none }: CommandsProps) {
-  const [all, showAll] = useState(false);
-  const shown = all ? commands : commands.slice(0, FEW);
+  const [shown, more] = useFew(commands, FEW);
   return (
     <>
       <h3>{title}</h3>
@@ -84,11 +83,7 @@ function Commands({ title, commands, waiting, none }: CommandsProps) {
           <Command key={command.id} command={command} waits={waiting.has(command.id)} />
         ))}
       </ul>
-      {commands.length > FEW && (
-        <button type="button" class="quiet" onClick={() => showAll(!all)}>
-          {all ? "Fewer" : `All ${commands.length}`}
-        </button>
-      )}
+      {more}
     </>
   );
 }
@@ -143,13 +138,13 @@ interface Entry {
 /** What was done to the run, and by whom. */
 export function LogPanel() {
   const log = useNode<{ entries: Entry[] }>("state/control-log.json");
-  const [all, showAll] = useState(false);
   const entries = [...(log?.entries ?? [])].reverse();
+  const [shown, more] = useFew(entries, FEW);
   return (
     <>
       {entries.length === 0 && <p class="faint">Nobody has changed anything yet.</p>}
       <ol class="list" aria-label="Control log">
-        {(all ? entries : entries.slice(0, FEW)).map((entry) => (
+        {shown.map((entry) => (
           <li key={entry.revision}>
             <div>
               <strong>{entry.kind}</strong> {entry.event} by {entry.source}
@@ -167,11 +162,7 @@ export function LogPanel() {
           </li>
         ))}
       </ol>
-      {entries.length > FEW && (
-        <button type="button" class="quiet" onClick={() => showAll(!all)}>
-          {all ? "Fewer" : `All ${entries.length}`}
-        </button>
-      )}
+      {more}
     </>
   );
 }

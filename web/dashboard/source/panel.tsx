@@ -28,6 +28,17 @@ export function Panel({ title, children, open = true }: PanelProps) {
   );
 }
 
+/** The first few of a list, and a button that shows all of it; nothing where these are all. */
+export function useFew<T>(items: T[], few: number): [T[], ComponentChildren] {
+  const [all, showAll] = useState(false);
+  const button = items.length > few && (
+    <button type="button" class="quiet" onClick={() => showAll(!all)}>
+      {all ? "Fewer" : `All ${items.length}`}
+    </button>
+  );
+  return [all ? items : items.slice(0, few), button];
+}
+
 interface NodeProps<T> {
   path: string;
   /** What it is that a midrun without this node lacks. */

@@ -4,7 +4,7 @@ import { Files } from "./files";
 import { useNode, useTree } from "./hooks";
 import { Graph } from "./graph";
 import { LogPanel } from "./commands";
-import { Document, Node, OnDemand, Panel, Text } from "./panel";
+import { Document, Node, OnDemand, Panel, Text, useFew } from "./panel";
 import type { Optimizers, Service, Summary } from "./records";
 import { address, reason, request } from "./tree";
 import { brief, bytes, exact, moment, number } from "./words";
@@ -105,27 +105,32 @@ interface Artifact {
   modified: number;
 }
 
+interface ArtifactsListed {
+  artifact_dir: string;
+  artifacts: Artifact[];
+}
+
 function Artifacts() {
-  const [all, showAll] = useState(false);
   return (
-    <Node<{ artifact_dir: string; artifacts: Artifact[] }> path="artifacts/index.json" lacks="list of artifacts">
-      {({ artifact_dir, artifacts }) => (
-        <>
-          <p class="faint prose">{artifact_dir}</p>
-          {artifacts.length === 0 && <p class="faint">Nothing has been written yet.</p>}
-          <ul class="list" aria-label="Artifacts">
-            {(all ? artifacts : artifacts.slice(0, 12)).map((artifact) => (
-              <ArtifactShown key={artifact.path} artifact={artifact} />
-            ))}
-          </ul>
-          {artifacts.length > 12 && (
-            <button type="button" class="quiet" onClick={() => showAll(!all)}>
-              {all ? "Fewer" : `All ${artifacts.length}`}
-            </button>
-          )}
-        </>
-      )}
+    <Node<ArtifactsListed> path="artifacts/index.json" lacks="list of artifacts">
+      {(listed) => <ArtifactList {...listed} />}
     </Node>
+  );
+}
+
+function ArtifactList({ artifact_dir, artifacts }: ArtifactsListed) {
+  const [shown, more] = useFew(artifacts, 12);
+  return (
+    <>
+      <p class="faint prose">{artifact_dir}</p>
+      {artifacts.length === 0 && <p class="faint">Nothing has been written yet.</p>}
+      <ul class="list" aria-label="Artifacts">
+        {shown.map((artifact) => (
+          <ArtifactShown key={artifact.path} artifact={artifact} />
+        ))}
+      </ul>
+      {more}
+    </>
   );
 }
 

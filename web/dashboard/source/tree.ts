@@ -4,9 +4,6 @@
  * A panel watches the nodes that it shows for as long as it is open, so a closed one costs the run nothing.
  */
 
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
-export type Document = { [key: string]: unknown };
-
 /** A node as it was last seen: what it shows, or why it can't be shown. */
 export interface Shot {
   value?: unknown;
