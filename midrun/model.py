@@ -81,8 +81,14 @@ class Model(Dir):
         except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
             tunable["error"] = f"{path!r} can't be read: {type(error).__name__}: {error}"
         else:
-            tunable["value"], tunable["type"] = bounded(value), type(value).__name__
+            tunable["value"], tunable["type"] = _at_hand(value), type(value).__name__
         return tunable
+
+
+def _at_hand(value: Any) -> Any:  # noqa: ANN401 - a hyperparameter may be anything
+    """Return a value as it is shown. A tensor's number is read where nobody waits for it: not from a device."""
+    is_plain = type(value) in (torch.Tensor, nn.Parameter) and value.device.type == "cpu"
+    return value.item() if is_plain and value.numel() == 1 else bounded(value)
 
 
 def bounded(value: Any) -> Any:  # noqa: ANN401 - a hyperparameter may be anything

@@ -113,12 +113,14 @@ class SafePoints:
             run.queue.tell(entry_of(command.record, "joined", holds.active.place))
             return {"active_hold_id": holds.active.command.id}
         point = self._at or STEP
-        holds.active = active = Active(command, self.place(point))
+        active = Active(command, self.place(point))
+        # Told before anybody can see it, and let it go: the ledger has it first.
+        run.queue.tell(entry_of(command.record, "held", active.place))
+        holds.active = active
         run.refresh()
         run.queue.note_hold(active.record())
         run.write_down()
         run.log.say(_standing(active, run.directory))
-        run.queue.tell(entry_of(command.record, "held", active.place))
         try:
             self._stand(command, point)
         except BaseException as error:

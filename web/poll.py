@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import trio
 
-from midrun.fs.faults import Fault, FieldError, NotFound, Refused
+from midrun.fs.faults import Fault, FieldError, NotFound, Refused, Unavailable
 from midrun.fs.render import render
 from midrun.fs.view import Shot
 from midrun.web import nodes
@@ -32,6 +32,8 @@ from midrun.web.site import Site
 
 MOST_NODES = 64
 """Nodes in one poll."""
+POLLERS = 4
+"""Polls that may wait for the run at once: each holds a worker, and the others must go on when the run is stopped."""
 
 QUERY = (
     Query(
@@ -148,6 +150,8 @@ def _path(node: str) -> str:
 
 async def _find_all(site: Site, paths: Iterable[str]) -> dict[str, _Found]:
     """Return what each path leads to. All are asked for at once: a run that is slow to answer is waited for once."""
+    if site.polling >= POLLERS:
+        raise Unavailable(f"the run is slow to answer, and {POLLERS} polls wait for it: try again")
     found: dict[str, _Found] = {}
 
     async def find(path: str) -> None:
@@ -156,9 +160,13 @@ async def _find_all(site: Site, paths: Iterable[str]) -> dict[str, _Found]:
         except Fault as fault:
             found[path] = fault
 
-    async with trio.open_nursery() as nursery:
-        for path in paths:
-            nursery.start_soon(find, path)
+    site.polling += 1
+    try:
+        async with trio.open_nursery() as nursery:
+            for path in paths:
+                nursery.start_soon(find, path)
+    finally:
+        site.polling -= 1
     return found
 
 

@@ -29,6 +29,8 @@ class Site:
     """midrun's."""
     waiting: int = 0
     """Clients that wait for files made on demand; counted in the loop."""
+    polling: int = 0
+    """Polls that wait for the run; counted in the loop too."""
 
     def __post_init__(self) -> None:
         self._loop = trio.lowlevel.current_trio_token()

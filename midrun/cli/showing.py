@@ -19,6 +19,8 @@ _ANSWER = 1.0
 _ANSWERS = 1.5
 """Seconds for all of them."""
 _WIDTH = 12
+_LINE = 88
+"""Columns for what stands behind a row's name."""
 _PROGRESS = (("epoch", "epoch", "max_epochs"), ("step", "global_step", "max_steps"), ("batch", "batch", "batches"))
 _FRESH = {"state": "/run", "metrics": "/metrics", "optimizers": "/optimizers", "services": "/files/state/services.json"}
 
@@ -100,8 +102,8 @@ def _lines(run: Run, found: dict[str, Any]) -> list[str]:
         ("directory", one_line(run.directory)),
         *_process(run),
         ("progress", _progress(found["state"])),
-        ("pace", _pace(found["state"]) if run.is_live else ""),
-        ("metrics", pairs(found["metrics"])),
+        ("pace", _pace(found["state"], held=found["hold"] is not None) if run.is_live else ""),
+        *_metrics(found["metrics"]),
         ("rates", "; ".join(", ".join(map(shown, rates)) for rates in found["learning_rates"])),
         ("exception", _exception(found["state"].get("exception"))),
         ("held", _held(found["hold"]) if found["hold"] else ""),
@@ -142,10 +144,24 @@ def _progress(state: dict[str, Any]) -> str:
     return ", ".join(parts) or "not known"
 
 
-def _pace(state: dict[str, Any]) -> str:
+def _pace(state: dict[str, Any], *, held: bool) -> str:
     rate, left = state.get("steps_per_second"), state.get("seconds_left")
-    parts = [f"{rate} steps/s" if rate is not None else "", f"about {span(left)} left" if left is not None else ""]
+    parts = [
+        f"{rate} steps/s" if rate is not None and not held else "",
+        f"about {span(left)} left{' when it goes on' if held else ''}" if left is not None else "",
+    ]
     return ", ".join(filter(None, parts))
+
+
+def _metrics(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the metrics, as many on a line as fit."""
+    lines = [""]
+    for name, value in metrics.items():
+        told = pairs({name: value})
+        if lines[-1] and len(lines[-1]) + len(told) >= _LINE:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {told}".strip()
+    return [("metrics" if at == 0 else "", line) for at, line in enumerate(lines)]
 
 
 def _exception(exception: dict[str, Any] | None) -> str:

@@ -193,7 +193,7 @@ def test_status_shows_what_the_files_say(tmp_path: Path) -> None:
         max_epochs=9,
         steps_per_second=12.5,
         seconds_left=3700.0,
-        metrics={"loss": None},
+        metrics={"loss": None, **{f"val/metric-{at}": at / 8 for at in range(12)}},
         _nonfinite={"/metrics/loss": "NaN"},
         learning_rates=[[0.1, 0.01], [1e-5]],
         services={"fuse": {"state": "failed", "reason": "no /dev/fuse"}, "rest": {"state": "off", "reason": "no"}},
@@ -210,8 +210,10 @@ def test_status_shows_what_the_files_say(tmp_path: Path) -> None:
     assert rows[0] == ["run", "live: held (train)"]
     told = dict(rows[1:])
     assert told["progress"] == "epoch 1 of 9, step 7, batch 3"
-    assert told["pace"] == "12.5 steps/s, about 1 h 1 min left"
-    assert told["metrics"] == "loss=nan"
+    assert told["pace"] == "about 1 h 1 min left when it goes on"
+    assert told["metrics"].startswith("loss=nan val/metric-0=0 val/metric-1=0.125 ")
+    assert "\n              val/metric-4=0.5 " in out, "many metrics go on below"
+    assert max(map(len, out.splitlines())) <= 120
     assert told["rates"] == "0.1, 0.01; 1e-05"
     assert told["held"].endswith("by rest at step 8 because look joined by h2")
     assert told["queued"] == "q1 set_hparam name=a value=1 when safe_point=fit_end epoch=3"

@@ -140,6 +140,7 @@ class Odd(Watched):
         "threshold": {},
         "net.in_features": {},
         "weighted": {},
+        "scale": {},
         "moody": {},
         "nothing.at.all": {},
     }
@@ -148,6 +149,7 @@ class Odd(Watched):
         super().__init__()
         self.threshold = math.nan
         self.weighted = torch.ones(2)
+        self.scale = torch.tensor(0.5, requires_grad=True)
         self.save_hyperparameters(
             {
                 "l2": 0.5,
@@ -230,7 +232,8 @@ def test_tunables_are_shown_with_their_values_and_limits(tmp_path: Path) -> None
         assert "nothing" in tunables["nothing.at.all"]["error"]
         assert "not today" in tunables["moody"]["error"]
         assert tunables["threshold"]["value"] is None
-        assert tunables["weighted"]["type"] == "Tensor"
+        assert tunables["scale"] == {"value": 0.5, "type": "Tensor"}
+        assert tunables["weighted"]["value"] == "Tensor(shape=(2,), dtype=torch.float32, device=cpu)"
 
     at_batch_end(Odd, work, tmp_path)
 

@@ -128,8 +128,10 @@ class ControlDir(Dir):
     def __init__(self, board: Board) -> None:
         self._board = board
 
-    def take(self, name: str, asked: BaseModel, writer: Writer) -> dict[str, Any]:
+    def take(self, name: str, asked: BaseModel, writer: Writer) -> dict[str, Any] | Later:
         """Note what is asked, as a command that waits."""
+        if self._board.late is not None:
+            return self._board.late
         document = asked.model_dump(exclude_unset=True)
         kind = document.get("kind", name)
         if kind == self._board.refuses:
@@ -301,6 +303,9 @@ class Board(Dir):
         self.step = 100
         self.rate: float = 0.1
         self.refuses = ""
+        self.late: Later | None = None
+        """What comes of what is asked, while it is not known yet."""
+        self.pace: dict[str, float | None] = {"steps_per_second": None, "seconds_left": None}
         self.metrics: dict[str, float] = {"train/loss": 0.25}
         self.points: dict[str, str] = {"train/loss": csv([0.5, 0.4, 0.25])}
         self.services: dict[str, dict[str, Any]] = {"rest": {"state": "running", "reason": None, "since": 0.0}}
@@ -355,6 +360,7 @@ class Board(Dir):
             "started": time.time() - 60,
             "sampled": time.time(),
             "progress": 0.375,
+            **self.pace,
             "exception": self.exception,
         }
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import falcon
+import falcon.testing
 import pytest
 import trio
 
@@ -17,7 +19,7 @@ from midrun.fs.view import KEPT
 from midrun.web.app import make_app
 from midrun.web.hosts import Hosts
 from midrun.web.nodes import href
-from midrun.web.poll import MOST_NODES
+from midrun.web.poll import MOST_NODES, POLLERS
 from midrun.web.site import Site
 from tests.web.conftest import Client
 from tests.web.sample import METRICS, Root, serving, shown, wait_until
@@ -370,3 +372,27 @@ def test_a_poll_goes_through_a_real_server() -> None:
         finally:
             connection.close()
     assert len(answer["nodes"]) == 9
+
+
+def test_polls_that_wait_for_a_run_that_does_not_answer_leave_workers_for_others(
+    client: Client, root: Root, site: Site
+) -> None:
+    root.state.stuck = Later()
+    query = address(["state/index.json"])
+    answers: list[falcon.testing.Result] = []
+    ask = partial(client.simulate_get, "/poll", query_string=query)
+    pollers = [threading.Thread(target=lambda: answers.append(ask())) for _ in range(POLLERS)]
+    for poller in pollers:
+        poller.start()
+    wait_until(lambda: site.polling == POLLERS)
+    one_more = ask()
+    assert one_more.status_code == 503
+    assert one_more.json == {"detail": "the run is slow to answer, and 4 polls wait for it: try again"}
+    assert int(one_more.headers["retry-after"]) > 0
+    assert client.simulate_get("/files/state/status").status_code == 200, "other requests are not held up"
+    root.state.stuck.resolve({})
+    for poller in pollers:
+        poller.join(10)
+    assert [answer.status_code for answer in answers] == [200] * POLLERS
+    assert site.polling == 0
+    assert ask().status_code == 200

@@ -11,6 +11,8 @@ export interface Drawing {
   smoothing: number;
   /** Whether the few values far off leave the range of the others alone. */
   clipped: boolean;
+  /** "light" or "dark", whatever chose it: a canvas has its colours drawn in. */
+  scheme: string;
 }
 
 /** Points from which on each is no longer drawn as a dot. */
@@ -25,6 +27,7 @@ export interface Zoom {
 
 interface ChartProps {
   series: Series;
+  title: string;
   drawing: Drawing;
   zoom: Zoom;
   tall: boolean;
@@ -34,16 +37,15 @@ interface ChartProps {
 }
 
 /** The chart itself, as wide as its place. It is drawn anew only when the way of drawing changes. */
-export function Chart({ series, drawing, zoom, tall, fits, fitAll }: ChartProps) {
+export function Chart({ series, title, drawing, zoom, tall, fits, fitAll }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<Plot | null>(null);
   const [readout, read] = useState("");
-  const scheme = useScheme();
   useEffect(() => {
     const drawn = new Plot(place.current!, series, drawing, zoom, read);
     plot.current = drawn;
     return () => drawn.end();
-  }, [series, drawing, scheme, tall]);
+  }, [series, drawing, tall]);
   const fitted = useRef(fits);
   useEffect(() => {
     if (fitted.current !== fits) plot.current?.fit();
@@ -53,10 +55,10 @@ export function Chart({ series, drawing, zoom, tall, fits, fitAll }: ChartProps)
   const shift = (part: number) => () => plot.current?.shift(part);
   return (
     <div class="chart">
-      <div ref={place} class="plot" onDblClick={fitAll} role="img" aria-label={description(series, drawing)} />
+      <div ref={place} class="plot" onDblClick={fitAll} role="img" aria-label={`${title}${description(series, drawing)}`} />
       <p class="readout faint">{readout || (series.values.length === 0 ? "no points yet" : "\u00a0")}</p>
       {tall && (
-        <div class="row" role="group" aria-label={`Range of ${series.name}`}>
+        <div class="row" role="group" aria-label={`Range of ${title}`}>
           <button type="button" onClick={shift(-0.5)} aria-label="Earlier">
             ◀
           </button>
@@ -79,11 +81,11 @@ export function Chart({ series, drawing, zoom, tall, fits, fitAll }: ChartProps)
   );
 }
 
-function description({ name, values, low, high }: Series, { axis }: Drawing): string {
-  if (values.length === 0) return `${name}: no points yet`;
+function description({ values, low, high }: Series, { axis }: Drawing): string {
+  if (values.length === 0) return ": no points yet";
   const range = low > high ? ", none of them finite" : ` from ${number(low)} to ${number(high)}`;
   const points = values.length === 1 ? "1 point" : `${number(values.length)} points`;
-  return `${name} by ${axis}: ${points}${range}, the last ${brief(values.at(-1))}`;
+  return ` by ${axis}: ${points}${range}, the last ${brief(values.at(-1))}`;
 }
 
 type Values = (number | null)[];
@@ -174,7 +176,7 @@ class Plot {
     const { smoothing, log, axis } = this.drawing;
     const drawable = (value: number | null): number | null =>
       value === null || !Number.isFinite(value) || (log && value <= 0) ? null : value;
-    this.x = axis === "step" ? steps : times;
+    this.x = axis === "step" ? steps : ascending(times);
     this.lines = [values.map(drawable), ...(smoothing > 0 ? [smooth(values, smoothing).map(drawable)] : [])];
   }
 
@@ -243,7 +245,8 @@ class Plot {
   }
 
   private usual(plot: uPlot, low: number, high: number): [number, number] {
-    const { min, max } = this.range();
+    // Not from uPlot's scale, which is still the last picture's.
+    const { min, max } = this.chosen.range ?? { min: -Infinity, max: Infinity };
     const x = plot.data[0];
     const values = plot.data[1] as Values;
     const inView = values.filter((value, at): value is number => value !== null && x[at]! >= min && x[at]! <= max);
@@ -264,6 +267,12 @@ class Plot {
   }
 }
 
+/** A clock may be set back, and a line does not: what came after is not drawn before. */
+function ascending(times: number[]): number[] {
+  let latest = -Infinity;
+  return times.map((time) => (latest = Math.max(latest, time)));
+}
+
 const FONT = "11px system-ui, sans-serif";
 
 /** The colours that the style sheet gives to charts, in the present light. */
@@ -271,21 +280,4 @@ function colours(place: HTMLElement) {
   const style = getComputedStyle(place);
   const named = (name: string): string => style.getPropertyValue(`--${name}`).trim();
   return { line: named("chart-line"), raw: named("chart-raw"), faint: named("chart-ink"), grid: named("chart-grid") };
-}
-
-/** "light" or "dark", whatever chose it; charts have their colours on a canvas, which no style sheet reaches. */
-function useScheme(): string {
-  const [scheme, set] = useState(() => getComputedStyle(document.documentElement).colorScheme);
-  useEffect(() => {
-    const query = matchMedia("(prefers-color-scheme: dark)");
-    const change = (): void => set(`${document.documentElement.dataset.theme ?? ""} ${query.matches}`);
-    const observer = new MutationObserver(change);
-    observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    query.addEventListener("change", change);
-    return () => {
-      observer.disconnect();
-      query.removeEventListener("change", change);
-    };
-  }, []);
-  return scheme;
 }

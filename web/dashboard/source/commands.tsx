@@ -1,9 +1,10 @@
 /** What was asked of the run: commands that wait, run and are over; holds; and the log of what was done. */
-import { useNode, useOpen } from "./hooks";
+import { useNode } from "./hooks";
+import { changed, groupsOf, useOptimizers } from "./optimizers";
 import { useFew } from "./panel";
 import type { Change, CommandRecord, HoldList, HoldRecord, Place, Problem } from "./records";
-import { Sending, arrow, outcome, useSending } from "./sending";
-import { brief, moment, number } from "./words";
+import { Outcome, Send, Sending, arrow, hasFailed, useSending } from "./sending";
+import { brief, by, moment, number } from "./words";
 
 /** Lines that are shown before somebody wants more. */
 const FEW = 8;
@@ -40,26 +41,24 @@ function Holds({ holds }: { holds: HoldList | undefined }) {
 
 function Hold({ hold }: { hold: HoldRecord }) {
   const sending = useSending();
-  const isOpen = useOpen();
   const isActive = hold.status === "active";
   const verb = isActive ? "release" : "cancel";
   return (
     <li class="row spread">
       <span>
         <span class={`tag ${isActive ? "held" : "queued"}`}>{isActive ? "holding" : "pending"}</span>{" "}
-        {hold.is_pause ? "pause" : "hold"} by {hold.source}
+        {hold.is_pause ? "pause" : "hold"} {by(hold.source)}
         {hold.reason && `: ${hold.reason}`}
         {isActive && hold.since !== null && <span class="faint"> since {moment(hold.since)}</span>}
       </span>
       <Sending of={sending} />
-      <button
-        type="button"
-        disabled={sending.busy || !isOpen}
+      <Send
+        sending={sending}
         onClick={() => void sending.send(`holds/${hold.id}/${verb}`, {})}
         aria-label={`${isActive ? "Release" : "Cancel"} the hold ${hold.id}`}
       >
         {isActive ? "Release" : "Cancel"}
-      </button>
+      </Send>
     </li>
   );
 }
@@ -91,7 +90,6 @@ function Commands({ title, commands, waiting, none }: CommandsProps) {
 function Command({ command, waits }: { command: CommandRecord; waits: boolean }) {
   const { id, kind, status, args, execution, source, submitted, finished, place } = command;
   const sending = useSending();
-  const isOpen = useOpen();
   const given = Object.entries(args).filter(([, value]) => value !== null);
   const when = Object.entries(execution.when ?? {});
   return (
@@ -102,21 +100,24 @@ function Command({ command, waits }: { command: CommandRecord; waits: boolean })
           {given.map(([name, value]) => `${name}=${brief(value)}`).join(" ")}
         </span>
         {status === "queued" && (
-          <button
-            type="button"
-            disabled={sending.busy || !isOpen}
+          <Send
+            sending={sending}
             onClick={() => void sending.send(`commands/${id}/cancel`, {})}
             aria-label={`Cancel the command ${id}`}
           >
             Cancel
-          </button>
+          </Send>
         )}
       </div>
       {when.length > 0 && <div>due at {when.map(([name, value]) => `${name} ${brief(value)}`).join(", ")}</div>}
       {waits && <div>runs when the hold ends</div>}
-      {status !== "queued" && <div class={command.error ? "wrong" : ""}>{outcome(command)}</div>}
+      {status !== "queued" && (
+        <div class={hasFailed(command) ? "wrong" : ""}>
+          <Outcome command={command} />
+        </div>
+      )}
       <div class="faint">
-        {source}, {moment(finished ?? submitted)}
+        {by(source)}, {moment(finished ?? submitted)}
         {place && `, step ${number(place.global_step)}`}, <code>{id}</code>
       </div>
       <Sending of={sending} />
@@ -138,6 +139,7 @@ interface Entry {
 /** What was done to the run, and by whom. */
 export function LogPanel() {
   const log = useNode<{ entries: Entry[] }>("state/control-log.json");
+  const groups = groupsOf(useOptimizers());
   const entries = [...(log?.entries ?? [])].reverse();
   const [shown, more] = useFew(entries, FEW);
   return (
@@ -147,12 +149,12 @@ export function LogPanel() {
         {shown.map((entry) => (
           <li key={entry.revision}>
             <div>
-              <strong>{entry.kind}</strong> {entry.event} by {entry.source}
+              <strong>{entry.kind}</strong> {entry.event} {by(entry.source)}
               {entry.error && <span class="wrong">: {entry.error.message}</span>}
             </div>
             {entry.changes.map((change) => (
               <div key={change.what} class="number">
-                {change.what}: {arrow(change)}
+                {changed(change.what, groups)}: {arrow(change)}
               </div>
             ))}
             <div class="faint">

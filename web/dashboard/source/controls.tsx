@@ -1,10 +1,12 @@
 /** What can be changed in a run: learning rates, the model's tunables, and everything else that it takes. */
 import { useEffect, useId, useState } from "preact/hooks";
-import { CommandForm, Part } from "./form";
+import { CommandForm } from "./form";
 import { useNode, useOpen } from "./hooks";
-import type { Group, Optimizers, Tunable } from "./records";
+import { groupsOf, useOptimizers } from "./optimizers";
+import { Part } from "./panel";
+import type { Tunable } from "./records";
 import { type Kind, kinds, parse } from "./schema";
-import { Sending, useSending } from "./sending";
+import { Send, Sending, useSending } from "./sending";
 import { reason } from "./tree";
 import { brief, exact, number, pointer } from "./words";
 
@@ -25,34 +27,22 @@ export function ControlsPanel() {
 }
 
 function LearningRates() {
-  const shown = useNode<Optimizers>("state/optimizers.json");
-  const optimizers = shown?.optimizers ?? [];
-  const groups = optimizers.flatMap(({ name, groups }, optimizer) =>
-    groups.map((group, at) => ({
-      name: `${name}${optimizers.length > 1 ? ` ${optimizer}` : ""}${groups.length > 1 ? `, group ${at}` : ""}`,
-      value: rate(shown!, optimizer, at, group),
-      where: { ...(optimizers.length > 1 && { optimizer }), ...(groups.length > 1 && { group: at }) },
-    })),
-  );
+  const groups = groupsOf(useOptimizers());
   return (
     <Part title="Learning rate">
       {groups.length === 0 && <p class="faint">There is no optimizer yet.</p>}
-      {groups.map(({ name, value, where }) => (
+      {groups.map(({ name, rate, where }) => (
         <Setting
           key={name}
           name={name}
           label={`Learning rate of ${name}`}
-          now={value}
+          now={rate}
           kind="set_learning_rate"
           args={(text) => ({ value: parse(text, { type: "number" }), ...where })}
         />
       ))}
     </Part>
   );
-}
-
-function rate(shown: Optimizers, optimizer: number, group: number, { lr }: Group): unknown {
-  return exact(shown, `/optimizers/${optimizer}/groups/${group}/lr`, lr);
 }
 
 function Tunables() {
@@ -100,7 +90,6 @@ interface SettingProps {
 function Setting({ name, label, now, hint, kind, args }: SettingProps) {
   const [text, type] = useState("");
   const sending = useSending();
-  const isOpen = useOpen();
   const id = useId();
   const send = async (event: Event): Promise<void> => {
     event.preventDefault();
@@ -125,9 +114,9 @@ function Setting({ name, label, now, hint, kind, args }: SettingProps) {
         value={text}
         onInput={(event) => type(event.currentTarget.value)}
       />
-      <button type="submit" disabled={sending.busy || text.trim() === "" || !isOpen}>
+      <Send sending={sending} type="submit" isIdle={text.trim() === ""}>
         Set
-      </button>
+      </Send>
       <small id={`${id}-hint`} class="faint">
         {hint}
       </small>

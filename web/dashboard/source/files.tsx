@@ -1,7 +1,8 @@
 /** The whole tree, as the mount shows it: whatever the run shows is here, also what no panel knows. */
 import { useEffect, useState } from "preact/hooks";
+import { save } from "./download";
 import { Text } from "./panel";
-import { reason, request } from "./tree";
+import { LIVE_PATIENCE, reason, request } from "./tree";
 
 interface Entry {
   name: string;
@@ -64,7 +65,7 @@ const LONGEST = 100_000;
 function Content({ entry }: { entry: Entry }) {
   const [text, set] = useState("…");
   useEffect(() => {
-    request(entry.href.slice(1), {}, 40_000).then(
+    request(entry.href.slice(1), {}, LIVE_PATIENCE).then(
       async (response) => set(await response.text()),
       (error: unknown) => set(reason(error)),
     );
@@ -73,9 +74,9 @@ function Content({ entry }: { entry: Entry }) {
     <>
       <Text text={text.slice(0, LONGEST)} label={entry.name} />
       {text.length > LONGEST && (
-        <a href={entry.href.slice(1)} download={entry.name}>
+        <button type="button" class="quiet" onClick={() => save(entry.name, text, "text/plain")}>
           Download all of it
-        </a>
+        </button>
       )}
     </>
   );

@@ -2,21 +2,19 @@
  * Forms, made from the schemas of what the run takes. What somebody types stays until it is sent: a refresh of the page
  * never touches it, and neither does a mistake.
  */
-import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
-import { useOpen } from "./hooks";
-import { Sending, useSending } from "./sending";
+import { Send, Sending, useSending } from "./sending";
 import { type Kind, type Schema, isNullable, parse, typesOf } from "./schema";
+import { label } from "./words";
 
 /** What has been typed, by the names of the fields; an empty one is left out of what is sent. */
 export type Entries = Record<string, string>;
 
 /** The form of a kind of command: its arguments, and when it is to be done. */
-export function CommandForm({ kind, does }: { kind: Kind; does?: string }) {
+export function CommandForm({ kind }: { kind: Kind }) {
   const [args, setArgs] = useState<Entries>({});
   const [when, setWhen] = useState<Entries>({});
   const sending = useSending();
-  const isOpen = useOpen();
   const times = kind.execution.properties?.when;
   const send = (event: Event): void => {
     event.preventDefault();
@@ -39,9 +37,9 @@ export function CommandForm({ kind, does }: { kind: Kind; does?: string }) {
         </details>
       )}
       <div class="row">
-        <button type="submit" class={kind.confirm ? "danger" : "main"} disabled={sending.busy || !isOpen}>
-          {does ?? "Send"}
-        </button>
+        <Send sending={sending} type="submit" class={kind.confirm ? "danger" : "main"}>
+          Send
+        </Send>
         <Sending of={sending} />
       </div>
     </form>
@@ -124,16 +122,6 @@ function Field({ name, schema, required, value, set, wrong }: FieldProps) {
   );
 }
 
-/** A labelled part of a panel. */
-export function Part({ title, children }: { title: string; children: ComponentChildren }) {
-  return (
-    <section class="part" aria-label={title}>
-      <h3>{title}</h3>
-      {children}
-    </section>
-  );
-}
-
 /** The document that has been typed. */
 function documentOf(entries: Entries, schema: Schema | undefined): Record<string, unknown> {
   const properties = schema?.properties ?? {};
@@ -165,8 +153,3 @@ function help(schema: Schema): string {
   return [schema.description, limits.length > 0 && `(${limits.join(", ")})`].filter(Boolean).join(" ");
 }
 
-/** A field's name as a label: "global_step" is "Global step". */
-export function label(name: string): string {
-  const words = name.replaceAll("_", " ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
-}

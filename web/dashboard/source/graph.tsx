@@ -5,6 +5,7 @@
  * follows no link and loads nothing.
  */
 import { useEffect, useMemo, useState } from "preact/hooks";
+import { save } from "./download";
 import type { Said } from "./graph-worker";
 import { bytes } from "./words";
 
@@ -204,16 +205,6 @@ function countsIn(svg: string): string {
 
 /** A node's path as a file's name without its ending. */
 function stemOf(name: string): string {
-  const stem = name.replace(/\.dot$/, "").replace(/[^\w.-]+/g, "-");
+  const stem = name.replace(/\.(dot|gv)$/i, "").replace(/[^\w.-]+/g, "-");
   return stem.replace(/^[.-]+/, "") || "graph";
-}
-
-function save(name: string, text: string, type: string): void {
-  const address = URL.createObjectURL(new Blob([text], { type }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  // The browser reads it after the click; a minute is more than it needs.
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }

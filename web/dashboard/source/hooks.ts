@@ -63,3 +63,20 @@ export function useNow(ticks: boolean): number {
   }, [ticks]);
   return (Date.now() + tree.skew) / 1000;
 }
+
+/** "light" or "dark", whatever chose it. */
+export function useScheme(): string {
+  const [scheme, set] = useState(() => getComputedStyle(document.documentElement).colorScheme);
+  useEffect(() => {
+    const query = matchMedia("(prefers-color-scheme: dark)");
+    const change = (): void => set(`${document.documentElement.dataset.theme ?? ""} ${query.matches}`);
+    const observer = new MutationObserver(change);
+    observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    query.addEventListener("change", change);
+    return () => {
+      observer.disconnect();
+      query.removeEventListener("change", change);
+    };
+  }, []);
+  return scheme;
+}

@@ -1,8 +1,9 @@
 /** The metrics: their values now, and their charts. */
 import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { Chart, type Drawing, type Zoom } from "./chart";
-import { useChoice, useNode } from "./hooks";
-import type { Metrics, Optimizers } from "./records";
+import { useChoice, useNode, useScheme } from "./hooks";
+import { type NamedGroup, groupsOf, useOptimizers } from "./optimizers";
+import type { Metrics } from "./records";
 import { HISTORY, type Index, METRICS, series } from "./series";
 import { tree } from "./tree";
 import { brief, exact, pointer } from "./words";
@@ -11,7 +12,10 @@ import { brief, exact, pointer } from "./words";
 const OPEN = 24;
 /** The group of names without a slash. */
 const UNGROUPED = "";
-const DRAWING: Drawing = { axis: "step", log: false, smoothing: 0, clipped: false };
+/** The groups that most people look at first. What a learning rate is recorded under is no name to read. */
+const FIRST = [UNGROUPED, "train", "val", "valid", "validation", "test"];
+const RATES = "Learning rate";
+const DRAWING: Omit<Drawing, "scheme"> = { axis: "step", log: false, smoothing: 0, clipped: false };
 
 type View = "charts" | "table";
 
@@ -21,15 +25,17 @@ export function MetricsPanel() {
   const [search, setSearch] = useState("");
   const [view, setView] = useChoice<View>("view", "charts");
   const [kept, draw] = useChoice<unknown>("drawing", DRAWING);
-  const drawing = useMemo(() => drawingOf(kept), [kept]);
-  const rates = ratesOf(useNode<Optimizers>("state/optimizers.json"));
+  const scheme = useScheme();
+  const drawing = useMemo(() => ({ ...drawingOf(kept), scheme }), [kept, scheme]);
+  const groups = groupsOf(useOptimizers());
   const [fits, fit] = useReducer((count: number) => count + 1, 0);
   const names = useNames(shown);
-  const found = useMemo(() => names.filter((name) => matches(name, search)), [names, search]);
+  const metrics = useMetrics(names, groups);
+  const found = useMemo(() => metrics.filter(({ title }) => matches(title, search)), [metrics, search]);
   const valueOf = (name: string): unknown =>
     Object.hasOwn(shown?.metrics ?? {}, name)
       ? exact(shown, `/metrics/${pointer(name)}`, shown!.metrics[name])
-      : rates.get(name);
+      : groups.find(({ path }) => name === `${path}/lr`)?.rate;
   return (
     <section class="panel metrics" aria-labelledby="metrics-title">
       <div class="row spread">
@@ -39,9 +45,9 @@ export function MetricsPanel() {
       {names.length === 0 && <p class="faint">The model has logged nothing yet.</p>}
       {names.length > 0 && found.length === 0 && <p class="faint">No name of {names.length} has “{search}” in it.</p>}
       {view === "table" ? (
-        <Values names={found} valueOf={valueOf} />
+        <Values metrics={found} valueOf={valueOf} />
       ) : (
-        <Groups names={found} {...{ valueOf, drawing, fits }} fitAll={() => fit(undefined)} all={search !== ""} />
+        <Groups metrics={found} {...{ valueOf, drawing, fits }} fitAll={() => fit(undefined)} all={search !== ""} />
       )}
     </section>
   );
@@ -54,24 +60,37 @@ function useNames(shown: Metrics | undefined): string[] {
   return useMemo(() => names, [JSON.stringify(names)]);
 }
 
-/** The learning rates now, by the names of their series. */
-function ratesOf(shown: Optimizers | undefined): Map<string, unknown> {
-  const named = (shown?.optimizers ?? []).flatMap(({ groups }, optimizer) =>
-    groups.map(({ lr }, group): [string, unknown] => {
-      const place = `optimizers/${optimizer}/groups/${group}/lr`;
-      return [place, exact(shown, `/${place}`, lr)];
-    }),
-  );
-  return new Map(named);
+/** One metric: the name of its series, and what people read. */
+interface Metric {
+  name: string;
+  title: string;
+  group: string;
+  /** The title within its group. */
+  short: string;
+}
+
+/** The metrics of the names. They stay the same array while they and the optimizers have the same names. */
+function useMetrics(names: string[], groups: NamedGroup[]): Metric[] {
+  const rates = groups.map(({ path, name }): [string, string] => [`${path}/lr`, name]);
+  return useMemo(() => names.map((name) => metricOf(name, new Map(rates))), [names, JSON.stringify(rates)]);
+}
+
+/** A name's group is what stands before the first slash. */
+function metricOf(name: string, rates: Map<string, string>): Metric {
+  const rate = rates.get(name);
+  if (rate !== undefined) return { name, title: `${RATES}/${rate}`, group: RATES, short: rate };
+  const slash = name.indexOf("/");
+  const group = slash > 0 ? name.slice(0, slash) : UNGROUPED;
+  return { name, title: name, group, short: group === UNGROUPED ? name : name.slice(slash + 1) };
 }
 
 /** How charts are to be drawn, of what the browser has kept: another version may have kept something else. */
-function drawingOf(kept: unknown): Drawing {
+function drawingOf(kept: unknown): Omit<Drawing, "scheme"> {
   const members = Object.entries(DRAWING).map(([name, initial]) => {
     const value: unknown = (kept as Record<string, unknown> | null)?.[name];
     return [name, typeof value === typeof initial ? value : initial];
   });
-  return Object.fromEntries(members) as Drawing;
+  return Object.fromEntries(members) as Omit<Drawing, "scheme">;
 }
 
 function matches(name: string, search: string): boolean {
@@ -149,7 +168,7 @@ function Check({ words, is, set }: { words: string; is: boolean; set: (value: bo
   );
 }
 
-function Values({ names, valueOf }: { names: string[]; valueOf: (name: string) => unknown }) {
+function Values({ metrics, valueOf }: { metrics: Metric[]; valueOf: (name: string) => unknown }) {
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Values of metrics">
       <table>
@@ -160,9 +179,9 @@ function Values({ names, valueOf }: { names: string[]; valueOf: (name: string) =
           </tr>
         </thead>
         <tbody>
-          {names.map((name) => (
+          {metrics.map(({ name, title }) => (
             <tr key={name}>
-              <th scope="row">{name || "(no name)"}</th>
+              <th scope="row">{title || "(no name)"}</th>
               <td class="number">{brief(valueOf(name))}</td>
             </tr>
           ))}
@@ -173,7 +192,7 @@ function Values({ names, valueOf }: { names: string[]; valueOf: (name: string) =
 }
 
 interface GroupsProps {
-  names: string[];
+  metrics: Metric[];
   valueOf: (name: string) => unknown;
   drawing: Drawing;
   fits: number;
@@ -182,8 +201,8 @@ interface GroupsProps {
   all: boolean;
 }
 
-function Groups({ names, all, ...rest }: GroupsProps) {
-  const groups = useMemo(() => grouped(names), [names]);
+function Groups({ metrics, all, ...rest }: GroupsProps) {
+  const groups = useMemo(() => grouped(metrics), [metrics]);
   /** The groups that somebody has opened or closed. */
   const [chosen, choose] = useState<Record<string, boolean>>({});
   const most = all ? 2 * OPEN : OPEN;
@@ -200,9 +219,9 @@ function Groups({ names, all, ...rest }: GroupsProps) {
   );
 }
 
-interface GroupProps extends Omit<GroupsProps, "names" | "all"> {
+interface GroupProps extends Omit<GroupsProps, "metrics" | "all"> {
   group: string;
-  members: string[];
+  members: Metric[];
   open: boolean;
   set: (open: boolean) => void;
 }
@@ -215,12 +234,11 @@ function GroupOfCharts({ group, members, open, set, ...rest }: GroupProps) {
       </summary>
       {open && (
         <div class="cards">
-          {members.map((name) => (
+          {members.map((metric) => (
             <Card
-              key={name}
-              name={name}
-              short={group === UNGROUPED ? name : name.slice(group.length + 1)}
-              value={rest.valueOf(name)}
+              key={metric.name}
+              metric={metric}
+              value={rest.valueOf(metric.name)}
               drawing={rest.drawing}
               fits={rest.fits}
               fitAll={rest.fitAll}
@@ -232,21 +250,16 @@ function GroupOfCharts({ group, members, open, set, ...rest }: GroupProps) {
   );
 }
 
-/** The names by what stands before the first slash, in the order in which they came. */
-function grouped(names: string[]): [string, string[]][] {
-  const groups = new Map<string, string[]>();
-  for (const name of names) {
-    const slash = name.indexOf("/");
-    const group = slash > 0 ? name.slice(0, slash) : UNGROUPED;
-    groups.set(group, [...(groups.get(group) ?? []), name]);
-  }
-  return [...groups];
+/** The metrics by their groups: those that are looked at first, then all others in the order in which they came. */
+function grouped(metrics: Metric[]): [string, Metric[]][] {
+  const groups = new Map<string, Metric[]>();
+  for (const metric of metrics) groups.set(metric.group, [...(groups.get(metric.group) ?? []), metric]);
+  const place = (group: string): number => (FIRST.includes(group) ? FIRST.indexOf(group) : FIRST.length);
+  return [...groups].sort(([one], [other]) => place(one) - place(other));
 }
 
 interface CardProps {
-  name: string;
-  /** The name within its group. */
-  short: string;
+  metric: Metric;
   value: unknown;
   drawing: Drawing;
   fits: number;
@@ -254,7 +267,7 @@ interface CardProps {
 }
 
 /** One metric: its value, and its chart while that is in view. */
-function Card({ name, short, value, drawing, fits, fitAll }: CardProps) {
+function Card({ metric: { name, title, short }, value, drawing, fits, fitAll }: CardProps) {
   const place = useRef<HTMLElement>(null);
   const isSeen = useInView(place);
   const [tall, setTall] = useState(false);
@@ -262,15 +275,19 @@ function Card({ name, short, value, drawing, fits, fitAll }: CardProps) {
   const points = useSeries(name, isSeen);
   const latest = value ?? points.values.at(-1);
   return (
-    <article ref={place} class={tall ? "card tall" : "card"} aria-label={name}>
+    <article ref={place} class={tall ? "card tall" : "card"} aria-label={title}>
       <header class="row spread">
-        <h3 title={name}>{short || "(no name)"}</h3>
+        <h3 title={title}>{short || "(no name)"}</h3>
         <span class="number">{brief(latest)}</span>
         <button type="button" class="quiet" aria-pressed={tall} onClick={() => setTall(!tall)}>
           {tall ? "Smaller" : "Larger"}
         </button>
       </header>
-      {isSeen ? <Chart series={points} zoom={zoom.current} fitAll={fitAll} {...{ drawing, tall, fits }} /> : <div class="chart empty" />}
+      {isSeen ? (
+        <Chart series={points} zoom={zoom.current} {...{ title, drawing, tall, fits, fitAll }} />
+      ) : (
+        <div class="chart empty" />
+      )}
       {points.trouble && isSeen && <p class="faint">{points.trouble}</p>}
     </article>
   );

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
 import { useChoice, useShot } from "./hooks";
-import { Refusal, address, reason, request } from "./tree";
+import { LIVE_PATIENCE, Refusal, address, reason, request, sentence } from "./tree";
 import { brief, exact, pointer } from "./words";
 
 interface PanelProps {
@@ -24,6 +24,16 @@ export function Panel({ title, children, open = true }: PanelProps) {
         </summary>
         {isOpen && children()}
       </details>
+    </section>
+  );
+}
+
+/** A labelled part of a panel. */
+export function Part({ title, children }: { title: string; children: ComponentChildren }) {
+  return (
+    <section class="part" aria-label={title}>
+      <h3>{title}</h3>
+      {children}
     </section>
   );
 }
@@ -51,7 +61,7 @@ export function Node<T>({ path, lacks, children }: NodeProps<T>) {
   const shot = useShot(path);
   if (!shot) return <p class="faint">…</p>;
   if (shot.fault?.status === 404) return <p class="faint">This version of midrun has no {lacks}.</p>;
-  if (shot.fault) return <p class="wrong">{shot.fault.detail}</p>;
+  if (shot.fault) return <p class="wrong">{sentence(shot.fault.detail)}</p>;
   return <>{children(shot.value as T)}</>;
 }
 
@@ -93,16 +103,13 @@ interface OnDemandProps {
   children?: (text: string) => ComponentChildren;
 }
 
-/** The run's own patience with what it makes on demand is 30 s. */
-const PATIENCE = 40_000;
-
 /** A file that is made when somebody wants it, at the next optimizer step. */
 export function OnDemand({ path, words, lacks, children }: OnDemandProps) {
   const [told, tell] = useState<{ text?: string; error?: string; busy?: boolean }>({});
   const make = async (): Promise<void> => {
     tell({ busy: true });
     try {
-      tell({ text: await (await request(`files/${address(path)}`, {}, PATIENCE)).text() });
+      tell({ text: await (await request(`files/${address(path)}`, {}, LIVE_PATIENCE)).text() });
     } catch (error) {
       const isMissing = error instanceof Refusal && error.status === 404;
       tell({ error: isMissing ? `This version of midrun has no ${lacks}.` : reason(error) });

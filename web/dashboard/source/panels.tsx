@@ -1,13 +1,15 @@
 /** The panels beside metrics, controls and commands: each shows a node or two. */
 import { useState } from "preact/hooks";
+import { ArtifactLink } from "./download";
 import { Files } from "./files";
-import { useNode, useTree } from "./hooks";
+import { useNode } from "./hooks";
 import { Graph } from "./graph";
 import { LogPanel } from "./commands";
+import { groupsOf } from "./optimizers";
 import { Document, Node, OnDemand, Panel, Text, useFew } from "./panel";
 import type { Optimizers, Service, Summary } from "./records";
 import { address, reason, request } from "./tree";
-import { brief, bytes, exact, moment, number } from "./words";
+import { brief, bytes, moment, number } from "./words";
 
 /** All of them. */
 export function Panels() {
@@ -79,20 +81,15 @@ function OptimizersShown() {
       {(shown) => (
         <>
           {shown.optimizers.length === 0 && <p class="faint">There is no optimizer yet.</p>}
-          {shown.optimizers.flatMap(({ name, groups }, optimizer) =>
-            groups.map((group, at) => (
-              <details key={`${optimizer} ${at}`} class="group">
-                <summary>
-                  {name} {groups.length > 1 && `group ${at}`}{" "}
-                  <span class="number">
-                    lr {brief(exact(shown, `/optimizers/${optimizer}/groups/${at}/lr`, group.lr))}
-                  </span>{" "}
-                  <span class="faint">{number(group.parameters)} parameter tensors</span>
-                </summary>
-                <Document value={group.options} label={`Options of ${name}, group ${at}`} />
-              </details>
-            )),
-          )}
+          {groupsOf(shown).map(({ name, path, rate, parameters, options }) => (
+            <details key={path} class="group">
+              <summary>
+                {name} <span class="number">lr {brief(rate)}</span>{" "}
+                <span class="faint">{number(parameters)} parameter tensors</span>
+              </summary>
+              <Document value={options} label={`Options of ${name}`} />
+            </details>
+          ))}
         </>
       )}
     </Node>
@@ -137,7 +134,6 @@ function ArtifactList({ artifact_dir, artifacts }: ArtifactsListed) {
 function ArtifactShown({ artifact: { path, size, modified } }: { artifact: Artifact }) {
   const [dot, draw] = useState<string | null>(null);
   const [trouble, tell] = useState("");
-  const tree = useTree();
   const href = `artifacts/${address(path)}`;
   const load = (): void => {
     request(href)
@@ -149,9 +145,7 @@ function ArtifactShown({ artifact: { path, size, modified } }: { artifact: Artif
   };
   return (
     <li>
-      <a href={tree.presence === "here" ? href : undefined} download={path.split("/").at(-1)}>
-        {path}
-      </a>{" "}
+      <ArtifactLink path={path}>{path}</ArtifactLink>{" "}
       <span class="faint">
         {bytes(size)}, {moment(modified)}
       </span>{" "}

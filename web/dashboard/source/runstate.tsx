@@ -1,9 +1,9 @@
 /** The run at one glance, and the four buttons that matter: what everybody looks at first. */
 import { useEffect } from "preact/hooks";
-import { OVER, useChoice, useNode, useNow, useOpen, useTree } from "./hooks";
+import { OVER, useChoice, useNode, useNow, useTree } from "./hooks";
 import type { CommandRecord, HoldList, Summary } from "./records";
-import { Sending, useSending } from "./sending";
-import { duration, moment, number } from "./words";
+import { Send, Sending, useSending } from "./sending";
+import { by, duration, moment, number, words } from "./words";
 
 /** The run at one glance; undefined before the first answer. */
 export function useSummary(): Summary | undefined {
@@ -50,7 +50,7 @@ export function RunState() {
         <Whereabouts />
       </div>
       {summary && <Progress summary={summary} />}
-      {summary && <Facts summary={summary} />}
+      {summary && <Facts summary={summary} status={status} />}
       {holds && <Held holds={holds} />}
       <Buttons held={holds?.active ?? null} pausing={usePausing(holds)} />
     </section>
@@ -94,15 +94,16 @@ function Progress({ summary }: { summary: Summary }) {
   );
 }
 
-function Facts({ summary }: { summary: Summary }) {
+/** `status` is the page's: a run that is held or gone has no speed. */
+function Facts({ summary, status }: { summary: Summary; status: string }) {
   const { epoch, batch, batches, max_epochs, max_steps } = summary;
   const facts: [string, string][] = [
     ["Stage", summary.stage ?? "–"],
     ["Epoch", max_epochs && max_epochs > 0 ? `${number(epoch)} of ${number(max_epochs)}` : number(epoch)],
     ["Batch", batch === null ? "–" : batches ? `${number(batch + 1)} of ${number(batches)}` : number(batch + 1)],
     ["Step", max_steps && max_steps > 0 ? `${number(summary.global_step)} of ${number(max_steps)}` : number(summary.global_step)],
-    ["Speed", typeof summary.steps_per_second === "number" ? speed(summary.steps_per_second) : "–"],
-    ["Time left", typeof summary.seconds_left === "number" ? `about ${duration(summary.seconds_left)}` : "–"],
+    ["Speed", status === "running" && typeof summary.steps_per_second === "number" ? speed(summary.steps_per_second) : "–"],
+    ["Time left", left(summary, status)],
     ["Started", moment(summary.started)],
   ];
   return (
@@ -115,6 +116,11 @@ function Facts({ summary }: { summary: Summary }) {
       ))}
     </dl>
   );
+}
+
+function left({ seconds_left }: Summary, status: string): string {
+  if (typeof seconds_left !== "number" || (status !== "running" && status !== "held")) return "–";
+  return `about ${duration(seconds_left)}${status === "held" ? " when it goes on" : ""}`;
 }
 
 /** A rate in the unit that reads best: a slow run's is seconds for a step. */
@@ -134,10 +140,10 @@ function Held({ holds }: { holds: HoldList }) {
       {active && (
         <p>
           <strong>
-            Held{active.since !== null && ` for ${duration(now - active.since)}`} by {active.source}
+            Held{active.since !== null && ` for ${duration(now - active.since)}`} {by(active.source)}
           </strong>
           {active.reason && `: ${active.reason}`}
-          {active.place?.safe_point && ` (at ${active.place.safe_point})`}.
+          {active.place?.safe_point && `, ${words(active.place.safe_point)}`}.
           {waiting.length > 0 && ` Commands that wait for it to end: ${waiting.length}.`}
         </p>
       )}
@@ -149,18 +155,16 @@ function Held({ holds }: { holds: HoldList }) {
 
 function Buttons({ held, pausing }: { held: HoldList["active"]; pausing: boolean }) {
   const sending = useSending();
-  const isOpen = useOpen();
   // What asks nothing does not wait for what others ask: a pause is for when the loss goes up.
-  const button = (name: string, words: string, title: string, look: string, asks = false) => (
-    <button
-      type="button"
+  const button = (name: string, says: string, title: string, look: string, asks = false) => (
+    <Send
+      sending={sending}
       class={look}
       title={title}
-      disabled={!isOpen || sending.busy}
       onClick={() => void sending.send(`control/${name}`, {}, asks ? name : "")}
     >
-      {words}
-    </button>
+      {says}
+    </Send>
   );
   return (
     <div class="row buttons">

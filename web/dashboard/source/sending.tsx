@@ -1,15 +1,20 @@
 /** Sending something to the run, and following what becomes of it. */
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { ask } from "./ask";
-import { useNode } from "./hooks";
+import { ArtifactLink } from "./download";
+import { useNode, useOpen } from "./hooks";
+import { type NamedGroup, changed, groupsOf, useOptimizers } from "./optimizers";
 import type { Change, CommandRecord } from "./records";
 import { kinds } from "./schema";
 import { Refusal, newKey, reason, tree } from "./tree";
-import { brief } from "./words";
+import { brief, label, moment } from "./words";
 
 interface Told {
   record?: Partial<CommandRecord>;
   error?: string;
+  /** When there was something to tell, in seconds since 1970 by the run's clock. */
+  time?: number;
   fields?: Refusal["fields"];
   busy?: boolean;
   /** What it is busy with. */
@@ -35,12 +40,13 @@ export function useSending() {
         if (confirm && !(await ask(question(confirm)))) return false;
       }
       tell({ busy: true, words: "sending…" });
-      tell({ record: (await tree.write(path, body, key)) as CommandRecord });
+      tell({ record: (await tree.write(path, body, key)) as CommandRecord, time: now() });
       return true;
     } catch (error) {
       const refusal = error instanceof Refusal ? error : undefined;
       tell({
         error: reason(error),
+        time: now(),
         ...(refusal && { fields: refusal.fields }),
         ...(refusal?.id && { record: { id: refusal.id } }),
         ...((!refusal || refusal.id) && { late: { what, key } }),
@@ -60,6 +66,39 @@ export function useSending() {
       return found?.msg ?? "";
     },
   };
+}
+
+function now(): number {
+  return (Date.now() + tree.skew) / 1000;
+}
+
+interface SendProps {
+  sending: ReturnType<typeof useSending>;
+  children: ComponentChildren;
+  type?: "button" | "submit";
+  class?: string;
+  title?: string;
+  "aria-label"?: string;
+  /** Whether there is nothing to be sent yet. */
+  isIdle?: boolean;
+  onClick?: () => void;
+}
+
+/**
+ * A button that sends something. The second click of a double click is none: what the button says then may be the
+ * opposite of what was to be done, and a command is not meant twice.
+ */
+export function Send({ sending, isIdle = false, onClick, type = "button", children, ...rest }: SendProps) {
+  const isOpen = useOpen();
+  const click = (event: MouseEvent): void => {
+    if (event.detail > 1) event.preventDefault();
+    else onClick?.();
+  };
+  return (
+    <button {...rest} type={type} disabled={sending.busy || !isOpen || isIdle} onClick={click}>
+      {children}
+    </button>
+  );
 }
 
 /** A button loses the focus while it is disabled, and to a question. Who has not gone elsewhere gets it back. */
@@ -84,40 +123,71 @@ function question(confirm: string) {
   return { title, text: rest.join(" "), does: title.split(" ")[0] ?? "Yes" };
 }
 
-/** What came of it so far: the command's status, and in the end what it changed or why it failed. */
+/** What came of it so far, and when: the command's status, and in the end what it changed or why it failed. */
 export function Sending({ of }: { of: ReturnType<typeof useSending> }) {
   const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
-  const { record, error, busy } = of.told;
+  const { record, error, busy, time } = of.told;
   const found = listed?.commands?.find(({ id }) => id === record?.id) ?? record;
-  const now = found?.status ? (found as CommandRecord) : undefined;
-  const trouble = now ? "" : error; // What came too late to be answered may be done by now.
+  const known = found?.status ? (found as CommandRecord) : undefined;
+  const trouble = known ? "" : error; // What came too late to be answered may be done by now.
+  const last = known?.finished ?? known?.started ?? time;
   return (
-    <output class={trouble || now?.error ? "sent wrong" : "sent"}>
+    <output class={trouble || (known && hasFailed(known)) ? "sent wrong" : "sent"}>
       {busy && of.told.words}
       {trouble}
-      {now && `${now.kind}: ${outcome(now)}`}
+      {known && (
+        <>
+          {label(known.kind)}: <Outcome command={known} />
+        </>
+      )}
+      {!busy && last !== undefined && <span class="faint"> ({moment(last)})</span>}
     </output>
   );
 }
 
-/** A command's status in words, with what it changed or why it came to nothing. */
-export function outcome(command: CommandRecord): string {
+/** Whether something went wrong: what somebody took back did not. */
+export function hasFailed({ status }: CommandRecord): boolean {
+  return status === "failed" || status === "expired";
+}
+
+/** A command's status in words, with what it changed and wrote or why it came to nothing. */
+export function Outcome({ command }: { command: CommandRecord }) {
+  const groups = groupsOf(useOptimizers());
+  const written = command.result?.artifact as { id?: string; path?: string } | undefined;
+  return (
+    <>
+      {outcome(command, groups)}
+      {written?.id && (
+        <>
+          , <Written id={written.id} path={written.path ?? ""} />
+        </>
+      )}
+    </>
+  );
+}
+
+function outcome(command: CommandRecord, groups: NamedGroup[]): string {
   if (command.error) return `${command.status}: ${command.error.message}`;
   const holds = command.status === "executing" && (command.kind === "pause" || command.kind === "hold");
   const status = holds ? "the run is held" : command.status === "succeeded" ? "done" : command.status;
-  return [status, ...told(command)].join(", ");
+  return [status, ...told(command, groups)].join(", ");
 }
 
-function told({ result }: CommandRecord): string[] {
-  const changes = (result?.changes ?? []).slice(0, 1).map((change) => `${change.what} ${arrow(change)}`);
-  const artifact = result?.artifact as { id?: string } | undefined;
+function told({ result }: CommandRecord, groups: NamedGroup[]): string[] {
+  const changes = (result?.changes ?? []).slice(0, 1).map((change) => `${changed(change.what, groups)} ${arrow(change)}`);
   const overwriting = (result?.will_be_overwritten_by as string[] | undefined) ?? [];
   return [
     ...changes,
-    ...(artifact?.id ? [artifact.id] : []),
     ...(overwriting.length > 0 ? [`but ${overwriting.join(", ")} may undo it`] : []),
     ...(result?.notes ?? []),
   ];
+}
+
+/** An artifact that a command wrote, as a link to it; its path is the disk's. */
+function Written({ id, path }: { id: string; path: string }) {
+  const directory = useNode<{ artifact_dir: string }>("artifacts/index.json")?.artifact_dir;
+  const isBelow = directory !== undefined && path.startsWith(`${directory}/`);
+  return isBelow ? <ArtifactLink path={path.slice(directory.length + 1)}>{id}</ArtifactLink> : <>{id}</>;
 }
 
 /** A change as "0.02 → 0.001". */

@@ -7,7 +7,21 @@
 /** A node as it was last seen: what it shows, or why it can't be shown. */
 export interface Shot {
   value?: unknown;
-  fault?: { status: number; detail: string };
+  fault?: Fault;
+}
+
+/** Why a node can't be shown. */
+interface Fault {
+  status: number;
+  detail: Detail;
+}
+
+/** What was wrong: a sentence, or the wrong fields. */
+type Detail = string | Wrong[];
+
+interface Wrong {
+  loc: (string | number)[];
+  msg: string;
 }
 
 /** What the server answers to a poll: only the nodes that changed since the revision that it was sent. */
@@ -15,7 +29,7 @@ interface Poll {
   revision: string;
   age: number;
   nodes: Record<string, unknown>;
-  faults: Record<string, { status: number; detail: string }>;
+  faults: Record<string, Fault>;
 }
 
 /** A mistake that the server told of: its status, a sentence, and the wrong fields if it named them. */
@@ -23,7 +37,7 @@ export class Refusal extends Error {
   constructor(
     readonly status: number,
     message: string,
-    readonly fields: { loc: (string | number)[]; msg: string }[] = [],
+    readonly fields: Wrong[] = [],
     /** The id by which the run knows a write that it did not answer in time. */
     readonly id = "",
   ) {
@@ -41,6 +55,10 @@ export const LIVE = 1_000;
 const FOLLOW = 30_000;
 /** A request that takes longer than this is given up: the run's own patience is 5 s. */
 const PATIENCE = 12_000;
+/** The same for what the run makes on demand: its patience with that is 30 s. */
+export const LIVE_PATIENCE = 40_000;
+/** The status of an answer that says: later. */
+const LATER = 503;
 const INDEX = "state/index.json";
 
 type Listener = () => void;
@@ -57,6 +75,8 @@ class Tree {
   private timer = 0;
   private soon = false;
   private sent = -Infinity;
+  /** The run has so many who wait for it that it told this page to ask again. */
+  private isPutOff = false;
 
   /** The run that the page is of: the first that answered. */
   runId = "";
@@ -134,7 +154,7 @@ class Tree {
 
   private schedule(): void {
     clearTimeout(this.timer);
-    const isQuick = this.live || Date.now() - this.sent < FOLLOW;
+    const isQuick = this.live || this.isPutOff || Date.now() - this.sent < FOLLOW;
     const pause = isQuick && !document.hidden ? LIVE : REFRESH;
     this.timer = window.setTimeout(() => void this.refresh(), pause);
   }
@@ -146,6 +166,7 @@ class Tree {
     const isKept = asked === this.asked && paths.every((path) => this.shots.has(path));
     const seen = isKept ? `&seen=${encodeURIComponent(this.revision)}` : "";
     let poll: Poll | undefined;
+    this.isPutOff = false;
     try {
       const response = await request(`poll?${asked}${seen}`);
       this.skew = Date.parse(response.headers.get("Date") ?? "") - Date.now() || 0;
@@ -153,11 +174,18 @@ class Tree {
       this.asked = asked;
       this.revision = poll.revision;
     } catch (error) {
-      this.trouble = error instanceof Refusal ? error.message : "There is no answer";
-      this.presence = error instanceof Refusal && error.status === 409 ? "another" : "silent";
+      this.fail(error);
     }
     if (poll) this.arrive(paths, poll);
     this.tell();
+  }
+
+  private fail(error: unknown): void {
+    const status = error instanceof Refusal ? error.status : 0;
+    this.isPutOff = status === LATER;
+    if (this.isPutOff && this.presence === "here") return;
+    this.trouble = error instanceof Refusal ? error.message : "There is no answer";
+    this.presence = status === 409 ? "another" : "silent";
   }
 
   private arrive(paths: string[], poll: Poll): void {
@@ -227,12 +255,15 @@ export async function request(route: string, options: RequestInit = {}, patience
     headers,
   });
   if (response.ok) return response;
-  const { detail, id } = (await response.json().catch(() => ({}))) as { detail?: unknown; id?: string };
-  if (Array.isArray(detail)) {
-    const fields = detail as { loc: (string | number)[]; msg: string }[];
-    throw new Refusal(response.status, fields.map(({ loc, msg }) => [...loc.slice(1), msg].join(": ")).join("; "), fields);
-  }
-  throw new Refusal(response.status, typeof detail === "string" ? detail : `status ${response.status}`, [], id);
+  const { detail, id } = (await response.json().catch(() => ({}))) as { detail?: Detail; id?: string };
+  const words = detail === undefined ? `status ${response.status}` : sentence(detail);
+  throw new Refusal(response.status, words, Array.isArray(detail) ? detail : [], id);
+}
+
+/** What was wrong, in one sentence. */
+export function sentence(detail: Detail): string {
+  if (!Array.isArray(detail)) return detail;
+  return detail.map(({ loc, msg }) => [...loc.slice(1), msg].join(": ")).join("; ");
 }
 
 /** What to say of an error to the person who looks at the page. */

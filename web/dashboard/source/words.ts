@@ -35,6 +35,29 @@ export function bytes(size: number): string {
   return `${(size / 1024 ** power).toFixed(1)} ${units[power - 1]}`;
 }
 
+/** A name of the code's as words: "global_step" is "global step". */
+export function words(name: string): string {
+  return name.replaceAll("_", " ");
+}
+
+/** A name of the code's as a label: "global_step" is "Global step". */
+export function label(name: string): string {
+  const text = words(name);
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+const FACES: Record<string, string> = {
+  rest: "REST",
+  fuse: "the mount",
+  spool: "a file in the spool",
+  python: "Python",
+};
+
+/** Who asked for something: a name that they gave themselves, or the way they came. */
+export function by(source: string): string {
+  return `by ${Object.hasOwn(FACES, source) ? FACES[source] : source}`;
+}
+
 /** A value of any kind on one line. */
 export function brief(value: unknown): string {
   if (value === null || value === undefined) return "–";

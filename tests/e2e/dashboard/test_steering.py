@@ -1,0 +1,295 @@
+"""The dashboard steers the run: what a click does is looked for in the run's own files, never in the page alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from playwright.sync_api import Locator, Page, expect
+
+from midrun.commands import KINDS
+from tests.e2e.dashboard.watching import (
+    Watch,
+    command,
+    done,
+    fact,
+    held,
+    live,
+    logged,
+    number,
+    over,
+    pill,
+    press,
+    spooled,
+)
+from tests.e2e.machine import wait_for
+from tests.e2e.runs import Run
+
+pytestmark = pytest.mark.browser
+
+
+def rate(run: Run) -> float:
+    return float(run.shown("state/optimizers.json")["optimizers"][0]["groups"][0]["lr"])
+
+
+def strength(run: Run) -> float:
+    return float(run.shown("model/tunable-hparams.json")["hparams"]["hparams.l2"]["value"])
+
+
+# ---- buttons
+
+
+def held_for(page: Page) -> int:
+    """Return for how many seconds the page says that the run is held."""
+    told = re.compile(r"Held for (\d+) s by REST, before optimizer step")
+    expect(page.locator("div.held")).to_contain_text(told)
+    found = told.search(page.locator("div.held").inner_text())
+    assert found is not None
+    return int(found[1])
+
+
+def test_pause_holds_the_run_and_resume_lets_it_go(watch: Watch) -> None:
+    run, visit = watch()
+    page = visit.page
+    page.get_by_role("button", name="Pause").dblclick()  # a habit, and one press
+    record = held(run)
+    assert (record["is_pause"], record["status"]) == (True, "active")
+    step = run.step()
+    expect(pill(page)).to_have_text("held")
+    first = held_for(page)
+    assert first <= time.time() - record["since"] + 1  # it is rounded
+    wait_for(lambda: held_for(page) > first, "it counts")
+    assert run.step() == step
+    assert [entry["event"] for entry in logged(run, "pause")] == ["held"]
+    press(page, "Resume")
+    wait_for(lambda: run.step() > step, "training goes on")
+    assert run.shown("holds/index.json")["active"] is None
+    done(run, "pause")
+    done(run, "continue")
+    expect(pill(page)).to_have_text("running")
+    expect(page.get_by_role("button", name="Pause")).to_be_enabled()
+    assert visit.was_clean()
+    over(run)
+
+
+def test_a_pause_that_has_not_come_to_hold_is_cancelled_by_the_same_button(watch: Watch) -> None:
+    run, visit = watch(wait_at=5, steps=8)
+    page = visit.page
+    press(page, "Pause")
+    [record] = wait_for(lambda: spooled(run, "queued"), "the pause waits")
+    expect(page.get_by_text("A hold is pending")).to_be_visible()
+    press(page, "Cancel pause")
+    cancelled = done(run, "pause", "cancelled")
+    assert cancelled["id"] == record["id"]
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_enabled()
+    expect(page.get_by_text("A hold is pending")).to_be_hidden()
+    assert visit.was_clean()
+    run.go()
+    assert run.ended() == 0, run.told()
+    assert json.loads((run.directory / "spool/holds" / f"{record['id']}.json").read_text())["status"] == "cancelled"
+    assert "held" not in [entry["event"] for entry in logged(run, "pause")]
+
+
+def test_a_checkpoint_can_be_loaded_and_its_link_gives_the_very_bytes_of_the_file(watch: Watch) -> None:
+    run, visit = watch()
+    page = visit.page
+    press(page, "Checkpoint")
+    written = Path(done(run, "checkpoint")["result"]["artifact"]["path"])
+    assert written.parent == run.directory / "artifacts/checkpoints"
+    assert torch.load(written, weights_only=False)["state_dict"].keys() == {
+        f"net.{layer}.{what}" for layer in (0, 3) for what in ("weight", "bias")
+    }
+    with page.expect_download() as download:
+        page.get_by_role("list", name="Artifacts").get_by_role("link", name=written.name).click()
+    assert download.value.suggested_filename == written.name
+    assert download.value.path().read_bytes() == written.read_bytes()
+    assert visit.was_clean()
+    over(run)
+
+
+def test_stop_asks_first_and_then_ends_training_and_the_page_keeps_the_last_values(watch: Watch) -> None:
+    run, visit = watch()
+    page = visit.page
+    live(page)
+    question = page.get_by_role("dialog")
+    for key in ("Enter", "Escape"):  # Enter presses Cancel, which has the focus
+        press(page, "Stop…")
+        expect(question).to_contain_text("Stop training?")
+        expect(question.get_by_role("button", name="Cancel")).to_be_focused()
+        page.keyboard.press(key)
+        expect(question).to_be_hidden()
+        expect(page.get_by_role("button", name="Stop…")).to_be_focused()
+    run.passes(30)
+    assert spooled(run) == []
+    assert not [url for url in visit.asked if "/control/" in url]
+    press(page, "Stop…")
+    press(question, "Stop")
+    assert run.ended() == 0, run.told()
+    done(run, "stop")
+    # Whether the page saw the last moment is chance.
+    expect(page.get_by_role("alert")).to_contain_text(re.compile(r"The run (has ended|does not answer).* as of \d"))
+    expect(pill(page)).to_have_text(re.compile("finished|gone|no answer"))
+    assert 0 < number(fact(page, "Step")) <= run.last_state()["global_step"]
+    expect(page.get_by_role("article", name="train/loss")).to_contain_text(re.compile(r"\d\.\d"))
+    page.get_by_role("textbox", name="Learning rate of Adam").fill("0.5")
+    command(page, "snapshot")
+    for name in ("Pause", "Checkpoint", "Stop…", "Send"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_disabled()
+    for button in page.get_by_role("button", name="Set").all():
+        expect(button).to_be_disabled()
+    assert visit.was_clean(allow_statuses={503}, may_be_cut=True)  # the server may say that the run ends
+
+
+# ---- values
+
+
+def test_a_learning_rate_and_a_tunable_are_set_and_a_wrong_value_changes_nothing(watch: Watch) -> None:
+    run, visit = watch()
+    page = visit.page
+    before = rate(run), strength(run)
+    rate_form = page.locator("form", has=page.get_by_role("textbox", name="Learning rate of Adam"))
+    strength_form = page.locator("form", has=page.get_by_role("textbox", name="hparams.l2"))
+    for form, wrong, why in (
+        (rate_form, "-1", "greater than or equal to 0"),
+        (rate_form, "fast", "valid number"),
+        (strength_form, "1.5", "between 0.0 and 1.0"),
+        (strength_form, "none", "of type float"),
+    ):
+        form.get_by_role("textbox").fill(wrong)
+        press(form, "Set")
+        expect(form.get_by_role("status")).to_contain_text(why)
+        expect(form.get_by_role("textbox")).to_have_value(wrong)
+    run.passes(20)
+    assert (rate(run), strength(run)) == before
+    assert spooled(run) == []
+    for form, right in ((rate_form, "5e-4"), (strength_form, ".25")):
+        form.get_by_role("textbox").fill(right)
+        form.get_by_role("textbox").press("Enter")
+        expect(form.get_by_role("textbox")).to_have_value("")
+    wait_for(lambda: (rate(run), strength(run)) == (5e-4, 0.25), "both are set")
+    for form, kind, change, told in (
+        (rate_form, "set_learning_rate", (0.01, 5e-4), "Set learning rate: done, lr of Adam 0.01 → 5e-4"),
+        (strength_form, "set_hparam", (0.0, 0.25), "Set hparam: done, hparams.l2 0 → 0.25"),
+    ):
+        done(run, kind)
+        [entry] = logged(run, kind)
+        assert [(each["old"], each["new"]) for each in entry["changes"]] == [change]
+        assert (entry["source"], entry["via"]) == ("rest", "rest")
+        expect(form.get_by_role("status")).to_contain_text(told)
+    expect(rate_form.locator(".now")).to_have_text("5e-4")
+    expect(strength_form.locator(".now")).to_have_text("0.25")
+    log = page.get_by_role("list", name="Control log")
+    expect(log).to_contain_text(re.compile("set_learning_rate.*by REST"))
+    assert visit.was_clean(allow_statuses={422})
+    over(run)
+
+
+# ---- any command, now and later
+
+
+def later(form: Locator, global_step: int) -> None:
+    form.get_by_text("Later:").click()
+    form.get_by_label("Global step").fill(str(global_step))
+
+
+def test_every_kind_that_the_run_takes_is_offered_and_can_be_sent(watch: Watch) -> None:
+    run, visit = watch()
+    page = visit.page
+    expect(page.get_by_label("Command", exact=True).locator("option")).to_have_count(1 + len(KINDS))
+    offered = page.get_by_label("Command", exact=True).locator("option").all_inner_texts()[1:]
+    post = json.loads(run.get("/openapi.json")[1])["paths"]["/commands"]["post"]
+    assert sorted(offered) == sorted(KINDS)
+    taken = post["requestBody"]["content"]["application/json"]["schema"]["discriminator"]["mapping"]
+    assert sorted(offered) == sorted(taken)
+
+    form = command(page, "set_optimizer_option")
+    press(form, "Send")
+    expect(form.locator("small.wrong")).to_have_text(["Field required", "Field required"])
+    form.get_by_label("Option").fill("betas")
+    form.get_by_label("Value").fill("[0.5, 0.75]")
+    press(form, "Send")
+    assert done(run, "set_optimizer_option")["args"]["value"] == [0.5, 0.75]
+    options = run.shown("state/optimizers.json")["optimizers"][0]["groups"][0]["options"]
+    assert options["betas"] == [0.5, 0.75]
+    expect(form.get_by_role("status")).to_contain_text("Set optimizer option: done")
+    expect(form.locator("small.wrong")).to_have_count(0)
+
+    form = command(page, "snapshot")
+    form.get_by_label("Label").fill("from the page")
+    press(form, "Send")
+    artifact = done(run, "snapshot")["result"]["artifact"]
+    assert artifact["label"] == "from the page"
+    assert list((run.directory / "artifacts/snapshots").glob(f"{artifact['id']}*"))
+    assert visit.was_clean(allow_statuses={422})
+    over(run)
+
+
+def test_a_checkpoint_for_later_waits_in_the_queue_and_one_can_be_taken_back(watch: Watch) -> None:
+    run, visit = watch()
+    page = visit.page
+    press(page, "Pause")
+    held(run)
+    due, never = run.step() + 20, 10**9
+    form = command(page, "checkpoint")
+    later(form, due)
+    press(form, "Send")
+    expect(form.get_by_role("status")).to_contain_text("Checkpoint: queued")
+    form.get_by_label("Global step").fill(str(never))
+    press(form, "Send")
+    waiting = wait_for(lambda: queued if len(queued := spooled(run, "queued")) == 2 else None, "both wait")
+    ids = {record["execution"]["when"]["global_step"]: record["id"] for record in waiting}
+    assert set(ids) == {due, never}
+    line = page.get_by_role("list", name="Waiting and running").get_by_role("listitem")
+    expect(line.filter(has_text=ids[due])).to_contain_text(f"due at global_step {due}")
+    press(page, f"Cancel the command {ids[never]}")
+    file = run.directory / "spool/done" / f"{ids[never]}.json"
+    wait_for(file.exists, "it is over")
+    assert json.loads(file.read_text())["status"] == "cancelled"
+    expect(page.get_by_role("list", name="Done").get_by_text(ids[never], exact=True)).to_be_visible()
+    press(page, "Resume")
+    file = run.directory / "spool/done" / f"{ids[due]}.json"
+    wait_for(file.exists, "it is done")
+    record = json.loads(file.read_text())
+    assert record["status"] == "succeeded"
+    assert record["result"]["artifact"]["global_step"] >= due
+    [written] = (run.directory / "artifacts/checkpoints").glob("*.ckpt")
+    assert torch.load(written, weights_only=False)["global_step"] >= due
+    assert visit.was_clean()
+    over(run)
+
+
+def test_holds_are_let_go_and_taken_back_where_they_are_listed(watch: Watch) -> None:
+    run, visit = watch()
+    page = visit.page
+    form = command(page, "hold")
+    form.get_by_label("Reason").fill("for later")
+    later(form, 10**9)
+    press(form, "Send")
+    [pending] = wait_for(lambda: spooled(run, "queued"), "a hold waits")
+    form = command(page, "snapshot")  # another form, so that what was typed is gone
+    form = command(page, "hold")
+    expect(form.get_by_label("Reason")).to_have_value("")
+    form.get_by_label("Reason").fill("to look")
+    press(form, "Send")
+    active = held(run)
+    assert active["reason"] == "to look"
+    holds = page.get_by_role("list", name="Holds")
+    expect(holds.get_by_role("listitem")).to_have_text(
+        [re.compile("holding.*to look"), re.compile("pending.*for later")]
+    )
+    press(holds, f"Cancel the hold {pending['id']}")
+    file = run.directory / "spool/holds" / f"{pending['id']}.json"
+    wait_for(lambda: json.loads(file.read_text())["status"] == "cancelled", "it is taken back")
+    assert run.shown("holds/index.json")["active"]["id"] == active["id"]
+    press(holds, f"Release the hold {active['id']}")
+    wait_for(lambda: run.shown("holds/index.json")["active"] is None, "it is let go")
+    file = run.directory / "spool/done" / f"{active['id']}.json"
+    wait_for(file.exists, "it is over")
+    assert json.loads(file.read_text())["result"]["released_by"] == "rest"
+    expect(holds).to_be_hidden()
+    assert visit.was_clean()
+    over(run)

@@ -1,0 +1,177 @@
+"""Panels: the nodes that a run has and lacks, live files and graphs."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from midrun.fs.faults import Conflict
+from midrun.fs.later import Later
+from tests.web.board import Board
+from tests.web.dashboard.looking import NOTHING, Opening, open_all, refresh
+from tests.web.dashboard.records import hold
+from tests.web.sample import wait_until
+
+pytestmark = pytest.mark.browser
+
+
+def test_panels_of_nodes_that_a_run_lacks_say_so(opening: Opening) -> None:
+    visit = opening(Board())
+    page = visit.page
+    for lacks in ("timing of the pipeline's phases", "view of CUDA memory", "shell hooks", "summary of the model"):
+        expect(page.get_by_text(f"This version of midrun has no {lacks}.")).to_be_visible()
+    page.get_by_role("button", name="Show the profiler's summary").click()
+    expect(page.get_by_text("This version of midrun has no profiler summary.")).to_be_visible()
+    page.get_by_role("button", name="Show a live summary").click()
+    expect(page.get_by_text("This version of midrun has no live summary of the model.")).to_be_visible()
+    page.locator("summary", has_text="This run").click()
+    expect(page.get_by_text("This version of midrun has no list of versions.")).to_be_visible()
+    assert visit.was_clean(allow_statuses={404})
+
+
+def test_panels_show_the_nodes_that_a_run_has(opening: Opening, board: Board) -> None:
+    visit = opening(board)
+    page = visit.page
+    expect(page.get_by_text("The data is waited for.")).to_be_visible()
+    rows = page.get_by_role("table", name="Phases of a batch").locator("tr").all_inner_texts()
+    assert [row.split() for row in rows] == [
+        ["Phase", "Share", "Median", "95", "%"],
+        ["data", "50.0", "%", "12.5", "ms", "20", "ms"],
+        ["forward", "37.5", "%", "10", "ms", "11", "ms"],
+        ["<b>backward</b>", "12.5", "%", NOTHING, NOTHING],
+    ]
+    parts = page.locator(".stack .phase")
+    widths = parts.evaluate_all("(all) => all.map((each) => each.getBoundingClientRect().width)")
+    assert [width / sum(widths) for width in widths] == pytest.approx([0.5, 0.375, 0.125], abs=0.005)
+    colours = "(all) => all.map((each) => getComputedStyle(each).backgroundColor)"
+    assert parts.evaluate_all(colours) == page.locator(".key").evaluate_all(colours)
+    memory = page.get_by_role("table", name="CUDA memory").locator("tr").all_inner_texts()
+    assert [row.split("\t") for row in memory] == [
+        ["allocated", "1,024"],
+        ["by <i>pool</i> · 0", "1"],
+        ["by <i>pool</i> · 1", "2.5"],
+        ["by <i>pool</i> · 2", "NaN"],
+    ]
+    expect(page.get_by_role("table", name="Hooks")).to_contain_text("hooks · notify.sh · state")
+    page.get_by_role("button", name="Show a live summary").click()
+    expect(page.get_by_role("region", name="model/summary-live.txt")).to_have_text("a summary of <b>it</b>\n")
+    assert visit.was_clean()
+
+
+def test_speed_and_time_left_are_those_of_a_run_that_goes_on(opening: Opening, board: Board) -> None:
+    board.pace = {"steps_per_second": 12.5, "seconds_left": 3700.0}
+    visit = opening(board)
+    page = visit.page
+    facts = page.locator(".facts > div")
+    expect(facts.filter(has_text="Speed")).to_have_text("Speed12.5 steps/s")
+    expect(facts.filter(has_text="Time left")).to_have_text("Time leftabout 1 h 1 min")
+    expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.375")
+    expect(page.locator(".progress")).to_contain_text("37.5 %")
+    board.pace["steps_per_second"] = 0.125
+    refresh(page)
+    expect(facts.filter(has_text="Speed")).to_have_text("Speed8 s/step")
+    board.status = "held"
+    refresh(page)
+    expect(facts.filter(has_text="Speed")).to_have_text(f"Speed{NOTHING}")
+    expect(facts.filter(has_text="Time left")).to_have_text("Time leftabout 1 h 1 min when it goes on")
+    board.status = "finished"
+    refresh(page)
+    expect(facts.filter(has_text="Time left")).to_have_text(f"Time left{NOTHING}")
+    assert visit.was_clean()
+
+
+def test_how_long_a_run_is_held_is_told_by_its_own_clock(opening: Opening, board: Board) -> None:
+    board.holding = {**board.holding, "active": hold(since=time.time() - 600)}
+    board.status = "held"
+    visit = opening(board, before=lambda page: page.clock.set_fixed_time(time.time() + 5 * 3600))
+    expect(visit.page.locator(".run div.held")).to_contain_text(re.compile("Held for 1[0-2] min"))
+    assert visit.was_clean()
+
+
+def test_a_phase_of_an_hundredth_is_drawn_as_such(opening: Opening, board: Board) -> None:
+    shares = {"most": {"share": 0.7}, "little": {"share": 0.01}, "none": {"share": 0.0}}
+    board.furnish(phases={"phases": shares}, memory={}, hooks={}, host="machine")
+    visit = opening(board)
+    parts = visit.page.locator(".stack .phase")
+    widths = parts.evaluate_all("(all) => all.map((each) => each.getBoundingClientRect().width)")
+    assert widths[1] / widths[0] == pytest.approx(1 / 70, rel=0.5)
+    assert widths[2] <= 1
+    assert visit.was_clean()
+
+
+def test_live_files_are_made_when_somebody_asks_and_once_each_time(opening: Opening, board: Board) -> None:
+    visit = opening(board)
+    page = visit.page
+    open_all(page)
+    refresh(page)
+    assert board.drawn == 0
+    draw = page.get_by_role("button", name="Draw the model's graph")
+    draw.click()
+    expect(page.get_by_role("img", name="Graph model/graph: 2 nodes, 1 edge")).to_be_visible()
+    assert board.drawn == 1
+    refresh(page)
+    assert board.drawn == 1
+    board.graph = Later()
+    board.graph.fail(Conflict("the run is held at <b>lunch</b>"))
+    draw.click()
+    expect(page.locator(".on-demand", has=draw).locator("output")).to_have_text("the run is held at <b>lunch</b>")
+    expect(draw).to_be_enabled()
+    assert board.drawn == 2
+    assert visit.was_clean(allow_statuses={409})
+
+
+def test_the_model_is_drawn_and_its_texts_can_be_kept(opening: Opening, board: Board) -> None:
+    board.graph = 'digraph { a -> b [label="naïve ✓"] }'
+    visit = opening(board)
+    page = visit.page
+    page.get_by_role("button", name="Draw the model's graph").click()
+    picture = page.get_by_role("img", name="Graph model/graph: 2 nodes, 1 edge")
+    wait_until(lambda: picture.evaluate("(img) => img.naturalWidth") > 0)
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Download DOT").click()
+    assert downloading.value.suggested_filename == "model-graph.dot"
+    assert Path(downloading.value.path()).read_text() == f"{board.graph}\n"
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Download SVG").click()
+    assert downloading.value.suggested_filename == "model-graph.svg"
+    svg = Path(downloading.value.path()).read_text()
+    assert svg.startswith("<?xml")
+    assert "naïve ✓</text>" in svg
+    page.get_by_role("button", name="Full size").click()
+    expect(page.get_by_role("button", name="Full size")).to_have_attribute("aria-pressed", "true")
+    assert visit.was_clean()
+
+
+def test_an_artifact_in_dot_is_drawn_from_the_list(opening: Opening, board: Board, tmp_path: Path) -> None:
+    (tmp_path / "debug").mkdir()
+    (tmp_path / "debug" / "a graph.dot").write_text("digraph { x -> y -> z }")
+    board.written = [{"path": f"debug/{name}", "size": 24, "modified": 0.0} for name in ("a graph.dot", "gone.gv")]
+    visit = opening(board)
+    page = visit.page
+    items = page.get_by_role("list", name="Artifacts").get_by_role("listitem")
+    items.nth(0).get_by_role("button", name="Draw").click()
+    expect(items.nth(0).get_by_role("img")).to_have_attribute("alt", "Graph debug/a graph.dot: 3 nodes, 2 edges")
+    items.nth(0).get_by_role("button", name="Close").click()
+    expect(items.nth(0).get_by_role("img")).to_have_count(0)
+    items.nth(1).get_by_role("button", name="Draw").click()
+    expect(items.nth(1).locator(".wrong")).to_contain_text("no such file")
+    assert visit.was_clean(allow_statuses={404})
+
+
+def test_a_graph_that_is_none_says_so_and_the_page_lives(opening: Opening, board: Board) -> None:
+    visit = opening(board)
+    page = visit.page
+    draw = page.get_by_role("button", name="Draw the model's graph")
+    for text in ("this is no graph", "", "digraph { a -> ", 'digraph { a [label="x" fontname="\\"<svg>"] }'):
+        board.graph = text
+        draw.click()
+        expect(page.locator(".graph [role=alert]")).to_contain_text("Graphviz: ")
+    board.graph = "digraph { good -> again }"
+    draw.click()
+    expect(page.get_by_role("img", name="Graph model/graph: 2 nodes, 1 edge")).to_be_visible()
+    refresh(page)
+    assert visit.was_clean()

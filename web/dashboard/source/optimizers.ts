@@ -1,0 +1,42 @@
+/** The optimizers' groups of parameters, by the names that the page has for them everywhere. */
+import { useNode } from "./hooks";
+import type { Group, Optimizers } from "./records";
+import { exact } from "./words";
+
+/** A group with its name: the optimizer's class, with numbers where there are several. */
+export interface NamedGroup extends Group {
+  name: string;
+  /** Its place in the tree, under which its values are recorded and their changes are told. */
+  path: string;
+  rate: unknown;
+  /** How a command names it; empty where there is but one. */
+  where: { optimizer?: number; group?: number };
+}
+
+/** The node; undefined before it was seen. */
+export function useOptimizers(): Optimizers | undefined {
+  return useNode<Optimizers>("state/optimizers.json");
+}
+
+/** The groups of all optimizers. */
+export function groupsOf(shown: Optimizers | undefined): NamedGroup[] {
+  const optimizers = shown?.optimizers ?? [];
+  return optimizers.flatMap(({ name, groups }, optimizer) =>
+    groups.map((group, at) => {
+      const path = `optimizers/${optimizer}/groups/${at}`;
+      return {
+        ...group,
+        name: `${name}${optimizers.length > 1 ? ` ${optimizer}` : ""}${groups.length > 1 ? `, group ${at}` : ""}`,
+        path,
+        rate: exact(shown, `/${path}/lr`, group.lr),
+        where: { ...(optimizers.length > 1 && { optimizer }), ...(groups.length > 1 && { group: at }) },
+      };
+    }),
+  );
+}
+
+/** What a change is of, in the page's words: "lr of SGD" for "optimizers/0/groups/0/lr". */
+export function changed(what: string, groups: NamedGroup[]): string {
+  const group = groups.find(({ path }) => what.startsWith(`${path}/`));
+  return group ? `${what.slice(group.path.length + 1)} of ${group.name}` : what;
+}
