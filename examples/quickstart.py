@@ -40,7 +40,7 @@ class TinyRegressor(MidrunMixin, L.LightningModule):
 
 
 def main() -> None:
-    """Train on random data for a minute or so."""
+    """Train on random data for some minutes."""
     dataset = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
     trainer = L.Trainer(max_epochs=1000, accelerator="cpu")
     trainer.fit(TinyRegressor(), DataLoader(dataset, batch_size=32))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from midrun.fs.tree import Dir, file
+from midrun.sample import is_real_scalar
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -81,14 +82,14 @@ class Model(Dir):
         except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
             tunable["error"] = f"{path!r} can't be read: {type(error).__name__}: {error}"
         else:
-            tunable["value"], tunable["type"] = _at_hand(value), type(value).__name__
+            tunable["value"], tunable["type"] = shown(value, waits=False), type(value).__name__
         return tunable
 
 
-def _at_hand(value: Any) -> Any:  # noqa: ANN401 - a hyperparameter may be anything
-    """Return a value as it is shown. A tensor's number is read where nobody waits for it: not from a device."""
-    is_plain = type(value) in (torch.Tensor, nn.Parameter) and value.device.type == "cpu"
-    return value.item() if is_plain and value.numel() == 1 else bounded(value)
+def shown(value: Any, *, waits: bool) -> Any:  # noqa: ANN401 - a hyperparameter may be anything
+    """Return a value as it is shown. A tensor's number is read; if it `waits`, also from a device."""
+    is_number = isinstance(value, torch.Tensor) and is_real_scalar(value)
+    return value.item() if is_number and (waits or value.device.type == "cpu") else bounded(value)
 
 
 def bounded(value: Any) -> Any:  # noqa: ANN401 - a hyperparameter may be anything

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from midrun.fs.faults import message
-from midrun.model import attribute, bounded
+from midrun.model import attribute, bounded, shown
 from midrun.targets import invalid
 
 
@@ -46,7 +46,7 @@ def set_tunable(module: object, path: str, value: Any) -> tuple[Any, Any]:  # no
     new = admitted(module, path, value)
     owner, name = _holder(module, path)
     old = _read(module, path)
-    before = _shown(old)
+    before = shown(old, waits=True)
     try:
         if isinstance(old, torch.Tensor):
             # By `data`, as a step done by hand may be between its forward and its backward pass, and autograd would
@@ -58,7 +58,7 @@ def set_tunable(module: object, path: str, value: Any) -> tuple[Any, Any]:  # no
             setattr(owner, name, new)
     except Exception as error:  # noqa: BLE001 - a setter of the model's is anybody's code
         _refuse("value", f"{path!r} can't be set: {type(error).__name__}: {message(error)}", "value_error")
-    return before, _shown(_read(module, path))
+    return before, shown(_read(module, path), waits=True)
 
 
 def is_set(module: object, path: str, value: Any) -> bool:  # noqa: ANN401 - any JSON value
@@ -166,11 +166,6 @@ def _numbers(value: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _numbers(item)
-
-
-def _shown(value: Any) -> Any:  # noqa: ANN401 - as above
-    """Return a value as the record shows it; a tensor's number is read, which may wait for its device."""
-    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else bounded(value)
 
 
 def _quoted(value: object) -> str:

@@ -190,7 +190,7 @@ class History(Dir):
 
     def member(self, name: str) -> Node | None:
         points = self._board.points.get(name.removesuffix(".csv"))
-        return None if points is None else Leaf(lambda: points)
+        return None if points is None else Leaf(lambda: points, cached=False)
 
 
 class State(Dir):
@@ -301,6 +301,7 @@ class Board(Dir):
         self.status = "running"
         self.label = "SGD"
         self.step = 100
+        self.started = time.time() - 60
         self.rate: float = 0.1
         self.refuses = ""
         self.late: Later | None = None
@@ -357,7 +358,7 @@ class Board(Dir):
             "max_epochs": 4,
             "max_steps": None,
             "batches": 20,
-            "started": time.time() - 60,
+            "started": self.started,
             "sampled": time.time(),
             "progress": 0.375,
             **self.pace,

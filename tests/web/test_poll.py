@@ -18,8 +18,9 @@ from midrun.fs.later import Later
 from midrun.fs.view import KEPT
 from midrun.web.app import make_app
 from midrun.web.hosts import Hosts
-from midrun.web.nodes import href
+from midrun.web.nodes import LIVE_READERS, href
 from midrun.web.poll import MOST_NODES, POLLERS
+from midrun.web.server import WORKERS
 from midrun.web.site import Site
 from tests.web.conftest import Client
 from tests.web.sample import METRICS, Root, serving, shown, wait_until
@@ -374,9 +375,10 @@ def test_a_poll_goes_through_a_real_server() -> None:
     assert len(answer["nodes"]) == 9
 
 
-def test_polls_that_wait_for_a_run_that_does_not_answer_leave_workers_for_others(
+def test_only_so_many_polls_wait_at_once_that_workers_are_left_for_others(
     client: Client, root: Root, site: Site
 ) -> None:
+    assert POLLERS + LIVE_READERS < WORKERS
     root.state.stuck = Later()
     query = address(["state/index.json"])
     answers: list[falcon.testing.Result] = []
@@ -387,7 +389,7 @@ def test_polls_that_wait_for_a_run_that_does_not_answer_leave_workers_for_others
     wait_until(lambda: site.polling == POLLERS)
     one_more = ask()
     assert one_more.status_code == 503
-    assert one_more.json == {"detail": "the run is slow to answer, and 4 polls wait for it: try again"}
+    assert one_more.json == {"detail": f"the run is slow to answer, and {POLLERS} polls wait for it: try again"}
     assert int(one_more.headers["retry-after"]) > 0
     assert client.simulate_get("/files/state/status").status_code == 200, "other requests are not held up"
     root.state.stuck.resolve({})

@@ -21,7 +21,7 @@ def watch(start: Start, visiting: Visiting) -> Watch:
 
     def watch(program: str = "fit", **plan: Any) -> tuple[Run, Visit]:
         plan = {"until": "wait_at" not in plan, "step_s": 0.01, **plan}
-        run = start(program, **plan, midrun={"fuse_enabled": False, **plan.pop("midrun", {})})
+        run = start(program, **plan, midrun={"fuse_enabled": False})
         if "wait_at" in plan:
             run.at()
         return run, look(visiting, run)

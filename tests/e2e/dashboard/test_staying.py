@@ -172,7 +172,7 @@ def test_an_exception_that_ends_training_is_shown_with_its_traceback(watch: Watc
     assert run.ended() == 1
     expect(page.locator("main")).to_contain_text("The run has ended: failed")
     expect(shown).to_contain_text("the plan says so")
-    assert visit.was_clean(allow_statuses={503}, may_be_cut=True)  # the server may say that the run ends
+    assert visit.was_clean(allow_statuses={410}, may_be_cut=True)  # the server may say that the run ends
 
 
 def test_a_page_shows_nothing_of_another_run_under_its_address_and_does_not_steer_it(
@@ -253,6 +253,6 @@ def test_a_page_goes_on_by_itself_when_its_server_was_killed_and_when_the_way_wa
     press(page, "Pause")
     held(run)
     press(page, "Resume")
-    assert visit.was_clean(allow_statuses={503}, may_be_cut=True)
+    assert visit.was_clean(allow_statuses={410}, may_be_cut=True)
     run.enough()
     assert run.ended() == 0, run.told()

@@ -141,7 +141,7 @@ def test_the_keyboard_does_all_that_the_mouse_does(opening: Opening, board: Boar
     pause = page.get_by_role("button", name="Pause")
     pause.focus()
     page.keyboard.press("Enter")
-    expect(page.locator(".buttons output")).to_contain_text("Pause: queued")
+    expect(page.locator(".buttons output").first).to_contain_text("Pause: queued")
     expect(pause).to_be_focused()
     page.get_by_role("button", name="Checkpoint").focus()
     page.keyboard.press("Space")

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.board import Board, csv
-from tests.web.dashboard.looking import Opening, card, painted, plot, read_at
+from tests.web.dashboard.looking import Opening, card, painted, plot, read_at, refresh
 from tests.web.sample import wait_until
 
 pytestmark = pytest.mark.browser
@@ -71,7 +71,8 @@ def test_charts_of_odd_points_are_drawn_in_every_way(opening: Opening, board: Bo
     for log in (False, True):
         page.get_by_label("Log scale").set_checked(log)
         for clipped in (True, False):
-            page.get_by_label("Ignore outliers").set_checked(clipped)
+            if not log:
+                page.get_by_label("Ignore outliers").set_checked(clipped)
             for smoothing, axis in (("0.9", "time"), ("0", "step")):
                 page.get_by_label("Smoothing").fill(smoothing)
                 page.get_by_label(BY).select_option(axis)
@@ -93,6 +94,7 @@ def test_points_without_a_finite_number_are_told_as_such(opening: Opening, board
     expect(plot(visit.page, "train/loss")).to_have_attribute(
         "aria-label", "train/loss by step: 2 points, none of them finite, the last Infinity"
     )
+    assert visit.was_clean()
 
 
 def test_a_chart_is_zoomed_a_thousandfold_and_fitted_again(opening: Opening, board: Board) -> None:
@@ -205,7 +207,7 @@ def test_outliers_can_be_ignored_and_the_wheel_zooms_with_ctrl_alone(opening: Op
         assert max(values_on_axis(page)) == pytest.approx(highest, rel=0.05)
         page.evaluate("written.clear()")
     page.get_by_label("Ignore outliers").check()
-    assert read_at(page, "train/loss", 0) == "step 1: 1e+9".replace("1e+9", "1,000,000,000")
+    assert read_at(page, "train/loss", 0) == "step 1: 1,000,000,000"
     page.mouse.wheel(0, -100)
     painted(page)
     read_at(page, "train/loss", 0.5)
@@ -240,6 +242,55 @@ def test_a_chosen_range_stays_when_the_chart_is_drawn_in_another_way_and_a_doubl
     painted(page)
     for name in ("a", "b"):
         assert steps_in_view(page, name) == (1, 1000)
+    assert visit.was_clean()
+
+
+def test_fit_all_fits_also_charts_that_are_not_in_view(opening: Opening, board: Board) -> None:
+    names = [f"m{at}" for at in range(24)]
+    board.points = {name: csv([1 / step for step in range(1, 101)]) for name in names}
+    board.metrics = dict.fromkeys(names, 1.0)
+    visit = opening(board, viewport={"width": 600, "height": 700})
+    page = visit.page
+    first = card(page, "m0")
+    first.scroll_into_view_if_needed()
+    drag(page, "m0", 0.4, 0.6)
+    assert steps_in_view(page, "m0") != (1, 100)
+    card(page, "m23").scroll_into_view_if_needed()
+    expect(plot(page, "m0")).to_have_count(0)
+    page.get_by_role("button", name="Fit all").evaluate("(button) => button.click()")
+    first.scroll_into_view_if_needed()
+    assert steps_in_view(page, "m0") == (1, 100)
+    assert visit.was_clean()
+
+
+def test_a_session_of_the_same_run_draws_its_own_points_alone(opening: Opening, board: Board) -> None:
+    board.points["train/loss"] = csv([1.0] * 50)
+    visit = opening(board)
+    page = visit.page
+    expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile("50 points"))
+    board.points["train/loss"] = csv([2.0] * 3)
+    board.started += 100
+    board.step = 3
+    board.metrics["train/loss"] = 2.0
+    page.get_by_label("Live").check()  # so that it asks again soon
+    expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile(": 3 points from 2 to 2"))
+    assert visit.was_clean()
+
+
+def test_the_last_points_come_also_when_nothing_is_logged_any_more(opening: Opening, board: Board) -> None:
+    board.points["train/loss"] = csv([0.5])
+    visit = opening(board, before=lambda page: page.clock.install())
+    page = visit.page
+    expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile(": 1 point"))
+    page.clock.run_for(10_000)
+    board.status = "held"
+    board.metrics["train/loss"] = 0.125
+    refresh(page)
+    # The record has the newest point only now, and nothing changes after it.
+    board.points["train/loss"] = csv([0.5, 0.125])
+    page.clock.run_for(10_000)
+    refresh(page)
+    expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile(": 2 points .* the last 0.125"))
     assert visit.was_clean()
 
 

@@ -34,13 +34,14 @@ def descriptions(page: Page) -> list[str]:
     return found
 
 
-def test_names_that_are_longer_or_shorter_than_another_are_other_metrics(opening: Opening, board: Board) -> None:
+def test_a_line_break_in_a_name_is_no_end_of_it(opening: Opening, board: Board) -> None:
     board.metrics = {"a": 1.0, "b": 2.0}
     visit = opening(board)
     expect(visit.page.locator("article")).to_have_count(3)
     board.metrics = {"a\nb": 3.0}
     refresh(visit.page)
     wait_until(lambda: set(visit.page.locator("article").evaluate_all(NAMES)) == {"a\nb", "train/loss"})
+    assert visit.was_clean()
 
 
 def many(board: Board) -> None:
@@ -135,6 +136,7 @@ def test_what_most_people_look_at_first_comes_first(opening: Opening, board: Boa
     visit = opening(board)
     groups = visit.page.locator(".metrics details.group > summary")
     expect(groups).to_have_text(["others 1", "train 1", "val 1", "test 1", "aux 1", "more 1"])
+    assert visit.was_clean()
 
 
 def test_a_metric_that_is_logged_later_comes_to_a_page_that_is_open(opening: Opening, board: Board) -> None:

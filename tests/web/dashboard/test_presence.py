@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Download, Route, expect
+from playwright.sync_api import Download, Page, Route, expect
 
 from tests.browsing import Visit, Visiting
 from tests.web.board import Board, csv
@@ -122,7 +122,39 @@ def test_a_run_that_many_wait_for_is_still_there(opening: Opening, board: Board)
     expect(page.get_by_role("button", name="Pause")).to_be_enabled()
     board.status = "held"
     page.unroute("**/poll?*")
-    expect(page.locator(".pill")).to_have_text("held")  # It asks again soon, by itself.
+    expect(page.locator(".pill")).to_have_text("held", timeout=8_000)  # by itself, and long before the 15 s are over
+    assert visit.was_clean(allow_statuses={503})
+
+
+def test_a_page_that_is_opened_while_many_wait_says_that_the_run_is_slow(opening: Opening, board: Board) -> None:
+    board.status = "held"
+    put_off = {"detail": "the run is slow to answer, and 4 polls wait for it: try again"}
+    answers = ["put off", "put off"]
+
+    def answer(route: Route) -> None:
+        if answers:
+            answers.pop()
+            route.fulfill(status=503, json=put_off)
+        else:
+            route.continue_()
+
+    seen: list[str] = []
+
+    def see(text: str) -> None:
+        seen.append(text)
+
+    note = """new MutationObserver(() => seen(document.body?.innerText ?? ""))
+        .observe(document, {subtree: true, childList: true, characterData: true})"""
+
+    def before(page: Page) -> None:
+        page.expose_function("seen", see)
+        page.add_init_script(note)
+        page.route("**/poll?*", answer)
+
+    visit = opening(board, before=before)
+    expect(visit.page.locator(".pill")).to_have_text("held")
+    assert any("the run is slow to answer" in text for text in seen)
+    assert not any("does not answer" in text for text in seen)
     assert visit.was_clean(allow_statuses={503})
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Request, expect
+from playwright.sync_api import Locator, Page, Request, expect
 
 from midrun.fs.later import Later
 from tests.web.board import Board
@@ -31,16 +31,46 @@ def test_a_double_click_sends_once(opening: Opening, board: Board) -> None:
         (kneading(page), "Send", "knead"),
         (setting, "Set", "set_hparam"),
     ):
-        place.get_by_role("button", name=name, exact=True).dblclick()
-        expect(place.locator("output")).to_contain_text("queued")
+        button = place.get_by_role("button", name=name, exact=True)
+        button.click()
+        expect(place.locator("output").first).to_contain_text("queued")
+        expect(row.get_by_role("button", name="Checkpoint")).to_be_enabled()
+        if kind == "pause":  # The button has turned into its opposite by the second click.
+            board.holding = {**board.holding, "pending": [hold(id=board.given[0]["id"], status="pending")]}
+            refresh(page)
+            button = row.get_by_role("button", name="Cancel pause")
+        if kind == "set_hparam":
+            page.get_by_label("depth").fill("4")
+        second_click(page, button)
         refresh(page)
         assert board.given.pop()["kind"] == kind
         assert board.given == []
-    pause = row.get_by_role("button", name="Pause")
-    for _ in range(3):
-        pause.click()  # each a press of its own, however quickly they follow each other
-    wait_until(lambda: len(board.given) == 3)
     assert visit.was_clean()
+
+
+def second_click(page: Page, button: Locator) -> None:
+    """Click as the second time of a double click, which came late."""
+    expect(button).to_be_enabled()
+    button.hover()
+    page.mouse.down(click_count=2)
+    page.mouse.up(click_count=2)
+
+
+def test_a_question_that_is_answered_with_no_leaves_what_came_before(opening: Opening, board: Board) -> None:
+    visit = opening(board)
+    page = visit.page
+    board.late = Later()
+    form = page.get_by_role("form", name="stop")
+    page.get_by_label("Command", exact=True).select_option("stop")
+    send, dialog = form.get_by_role("button", name="Send"), page.get_by_role("dialog")
+    send.click()
+    dialog.get_by_role("button", name="Stop", exact=True).click()
+    told = "the run did not answer within"
+    expect(form.locator("output")).to_contain_text(told)
+    send.click()
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(form.locator("output")).to_contain_text(told)
+    assert visit.was_clean(allow_statuses={504})
 
 
 def test_numbers_are_sent_as_they_were_typed_however_large(opening: Opening, board: Board) -> None:

@@ -31,13 +31,11 @@ interface ChartProps {
   drawing: Drawing;
   zoom: Zoom;
   tall: boolean;
-  /** Counts the wishes to see everything again. */
-  fits: number;
   fitAll: () => void;
 }
 
 /** The chart itself, as wide as its place. It is drawn anew only when the way of drawing changes. */
-export function Chart({ series, title, drawing, zoom, tall, fits, fitAll }: ChartProps) {
+export function Chart({ series, title, drawing, zoom, tall, fitAll }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<Plot | null>(null);
   const [readout, read] = useState("");
@@ -45,12 +43,7 @@ export function Chart({ series, title, drawing, zoom, tall, fits, fitAll }: Char
     const drawn = new Plot(place.current!, series, drawing, zoom, read);
     plot.current = drawn;
     return () => drawn.end();
-  }, [series, drawing, tall]);
-  const fitted = useRef(fits);
-  useEffect(() => {
-    if (fitted.current !== fits) plot.current?.fit();
-    fitted.current = fits;
-  }, [fits]);
+  }, [series, drawing, zoom, tall]);
   const scale = (factor: number) => () => plot.current?.zoom(factor);
   const shift = (part: number) => () => plot.current?.shift(part);
   return (
@@ -190,7 +183,7 @@ class Plot {
     });
   }
 
-  /** Show what was dragged along, here and in the charts that go with this one. */
+  /** Show what was dragged along; uPlot tells the charts that go with this one. */
   private select(plot: uPlot): void {
     const { left, width } = plot.select;
     if (width < LEAST) return;

@@ -1,19 +1,18 @@
 /** What was asked of the run: commands that wait, run and are over; holds; and the log of what was done. */
-import { useNode } from "./hooks";
+import { useCommands, useHolds, useNode } from "./hooks";
 import { changed, groupsOf, useOptimizers } from "./optimizers";
 import { useFew } from "./panel";
 import type { Change, CommandRecord, HoldList, HoldRecord, Place, Problem } from "./records";
 import { Outcome, Send, Sending, arrow, hasFailed, useSending } from "./sending";
-import { brief, by, moment, number } from "./words";
+import { brief, by, moment, number, words } from "./words";
 
 /** Lines that are shown before somebody wants more. */
 const FEW = 8;
 
 /** The panel. */
 export function CommandsPanel() {
-  const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
-  const holds = useNode<HoldList>("holds/index.json");
-  const commands = [...(listed?.commands ?? [])].reverse();
+  const holds = useHolds();
+  const commands = [...useCommands()].reverse();
   const open = commands.filter(({ status }) => status === "queued" || status === "executing");
   const over = commands.filter((command) => !open.includes(command));
   const waiting = new Set((holds?.waiting ?? []).map(({ id }) => id));
@@ -109,7 +108,7 @@ function Command({ command, waits }: { command: CommandRecord; waits: boolean })
           </Send>
         )}
       </div>
-      {when.length > 0 && <div>due at {when.map(([name, value]) => `${name} ${brief(value)}`).join(", ")}</div>}
+      {when.length > 0 && <div>due at {when.map(([name, value]) => `${words(name)} ${brief(value)}`).join(", ")}</div>}
       {waits && <div>runs when the hold ends</div>}
       {status !== "queued" && (
         <div class={hasFailed(command) ? "wrong" : ""}>

@@ -31,9 +31,9 @@ function LearningRates() {
   return (
     <Part title="Learning rate">
       {groups.length === 0 && <p class="faint">There is no optimizer yet.</p>}
-      {groups.map(({ name, rate, where }) => (
+      {groups.map(({ name, path, rate, where }) => (
         <Setting
-          key={name}
+          key={path}
           name={name}
           label={`Learning rate of ${name}`}
           now={rate}
@@ -105,7 +105,6 @@ function Setting({ name, label, now, hint, kind, args }: SettingProps) {
       <input
         id={id}
         type="text"
-        inputMode="decimal"
         autocomplete="off"
         spellcheck={false}
         placeholder="new value"
@@ -133,13 +132,13 @@ function AnyCommand() {
   const isOpen = useOpen();
   const id = useId();
   const isThere = known.length > 0;
-  const fetch = (): void => {
+  const load = (): void => {
     if (!isThere) kinds().then(set, (error: unknown) => tell(reason(error)));
   };
   useEffect(() => {
     if (isThere || !isOpen) return undefined;
     // What the run takes is a long document, and the charts come first.
-    const timer = window.setTimeout(fetch, SOON);
+    const timer = window.setTimeout(load, SOON);
     return () => clearTimeout(timer);
   }, [isThere, isOpen]);
   const kind = known.find((each) => each.name === name);
@@ -147,7 +146,7 @@ function AnyCommand() {
     <>
       <div class="row">
         <label for={id}>Command</label>
-        <select id={id} value={name} onFocus={fetch} onChange={(event) => choose(event.currentTarget.value)}>
+        <select id={id} value={name} onFocus={load} onChange={(event) => choose(event.currentTarget.value)}>
           <option value="">choose…</option>
           {known.map((each) => (
             <option key={each.name}>{each.name}</option>

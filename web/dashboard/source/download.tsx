@@ -16,7 +16,7 @@ interface DownloadProps {
  */
 export function Download({ href, name, children }: DownloadProps) {
   const [trouble, tell] = useState("");
-  const fetch = async (event: Event): Promise<void> => {
+  const start = async (event: Event): Promise<void> => {
     event.preventDefault();
     try {
       await request(href, { method: "HEAD" });
@@ -28,7 +28,7 @@ export function Download({ href, name, children }: DownloadProps) {
   };
   return (
     <>
-      <a href={href} download={name} onClick={(event) => void fetch(event)}>
+      <a href={href} download={name} onClick={(event) => void start(event)}>
         {children}
       </a>
       {trouble && <span class="wrong"> {trouble}</span>}

@@ -9,7 +9,6 @@ interface Entry {
   kind: "dir" | "file" | "link";
   href: string;
   live: boolean;
-  writable: boolean;
   target: string | null;
 }
 
@@ -22,10 +21,9 @@ function Directory({ href }: { href: string }) {
   const [entries, set] = useState<Entry[] | null>(null);
   const [trouble, tell] = useState("");
   useEffect(() => {
-    request(href.slice(1)).then(
-      async (response) => set(((await response.json()) as { entries: Entry[] }).entries),
-      (error: unknown) => tell(reason(error)),
-    );
+    request(href.slice(1))
+      .then(async (response) => set(((await response.json()) as { entries: Entry[] }).entries))
+      .catch((error: unknown) => tell(reason(error)));
   }, [href]);
   if (trouble) return <p class="wrong">{trouble}</p>;
   return (
@@ -65,10 +63,9 @@ const LONGEST = 100_000;
 function Content({ entry }: { entry: Entry }) {
   const [text, set] = useState("…");
   useEffect(() => {
-    request(entry.href.slice(1), {}, LIVE_PATIENCE).then(
-      async (response) => set(await response.text()),
-      (error: unknown) => set(reason(error)),
-    );
+    request(entry.href.slice(1), {}, LIVE_PATIENCE)
+      .then(async (response) => set(await response.text()))
+      .catch((error: unknown) => set(reason(error)));
   }, [entry.href]);
   return (
     <>

@@ -8,7 +8,7 @@ import { type Kind, type Schema, isNullable, parse, typesOf } from "./schema";
 import { label } from "./words";
 
 /** What has been typed, by the names of the fields; an empty one is left out of what is sent. */
-export type Entries = Record<string, string>;
+type Entries = Record<string, string>;
 
 /** The form of a kind of command: its arguments, and when it is to be done. */
 export function CommandForm({ kind }: { kind: Kind }) {
@@ -111,7 +111,6 @@ function Field({ name, schema, required, value, set, wrong }: FieldProps) {
           type="text"
           autocomplete="off"
           spellcheck={false}
-          inputMode={isNumber(schema) ? "decimal" : "text"}
           onInput={(event) => set(event.currentTarget.value)}
         />
       )}
@@ -137,10 +136,6 @@ function choicesOf(schema: Schema): string[] {
   const only = types.length === 1 ? types[0] : undefined;
   if (only?.enum) return only.enum.map(String);
   return only?.type === "boolean" ? ["true", "false"] : [];
-}
-
-function isNumber(schema: Schema): boolean {
-  return typesOf(schema).every((each) => each.type === "number" || each.type === "integer");
 }
 
 function help(schema: Schema): string {

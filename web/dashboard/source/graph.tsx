@@ -7,7 +7,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { save } from "./download";
 import type { Said } from "./graph-worker";
-import { bytes } from "./words";
+import { bytes, number } from "./words";
 
 /** What the page's policy lets a worker be made of: this address and no other. */
 const ADDRESS = new URL("static/graph.js", document.baseURI).href;
@@ -199,7 +199,7 @@ function useObjectAddress(svg: string | undefined): string | undefined {
 function countsIn(svg: string): string {
   const counts = { node: 0, edge: 0 };
   for (const [, kind] of svg.matchAll(/<g id="[^"]*" class="(node|edge)[ "]/g)) counts[kind as "node" | "edge"]++;
-  const said = (count: number, noun: string): string => `${count.toLocaleString()} ${noun}${count === 1 ? "" : "s"}`;
+  const said = (count: number, noun: string): string => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
   return `${said(counts.node, "node")}, ${said(counts.edge, "edge")}`;
 }
 

@@ -1,7 +1,7 @@
 /** What components use to look at the run. */
 import { useEffect, useLayoutEffect, useReducer, useState } from "preact/hooks";
-import type { Summary } from "./records";
-import { type Shot, tree } from "./tree";
+import type { CommandRecord, HoldList, Summary } from "./records";
+import { INDEX, type Shot, tree } from "./tree";
 
 /** The node as it was last seen; the component is drawn again when it changes. */
 export function useShot(path: string): Shot | undefined {
@@ -16,6 +16,21 @@ export function useNode<T>(path: string): T | undefined {
   return useShot(path)?.value as T | undefined;
 }
 
+/** The run at one glance; undefined before the first answer. */
+export function useSummary(): Summary | undefined {
+  return useNode<Summary>(INDEX);
+}
+
+/** The commands, the oldest first. */
+export function useCommands(): CommandRecord[] {
+  return useNode<{ commands: CommandRecord[] }>("commands/index.json")?.commands ?? [];
+}
+
+/** How the run is held. */
+export function useHolds(): HoldList | undefined {
+  return useNode<HoldList>("holds/index.json");
+}
+
 /** The tree, for what is said of the run as a whole; drawn again after each poll. */
 export function useTree(): typeof tree {
   const [, redraw] = useReducer((count: number) => count + 1, 0);
@@ -28,7 +43,7 @@ export const OVER = ["finished", "interrupted", "failed"];
 
 /** Whether the run takes commands now, as far as the page knows. */
 export function useOpen(): boolean {
-  const status = useNode<Summary>("state/index.json")?.status ?? "";
+  const status = useSummary()?.status ?? "";
   return useTree().presence === "here" && !OVER.includes(status);
 }
 
@@ -61,7 +76,7 @@ export function useNow(ticks: boolean): number {
     const timer = window.setInterval(() => redraw(undefined), 1000);
     return () => clearInterval(timer);
   }, [ticks]);
-  return (Date.now() + tree.skew) / 1000;
+  return tree.now;
 }
 
 /** "light" or "dark", whatever chose it. */

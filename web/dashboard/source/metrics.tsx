@@ -8,12 +8,13 @@ import { HISTORY, type Index, METRICS, series } from "./series";
 import { tree } from "./tree";
 import { brief, exact, pointer } from "./words";
 
-/** Charts that are open from the start; of more, people open the groups that they want. */
+/** Charts in groups that are open from the start; of more, people open those that they want. */
 const OPEN = 24;
 /** The group of names without a slash. */
 const UNGROUPED = "";
-/** The groups that most people look at first. What a learning rate is recorded under is no name to read. */
+/** The groups that most people look at first. */
 const FIRST = [UNGROUPED, "train", "val", "valid", "validation", "test"];
+/** The group of learning rates: what one is recorded under is no name to read. */
 const RATES = "Learning rate";
 const DRAWING: Omit<Drawing, "scheme"> = { axis: "step", log: false, smoothing: 0, clipped: false };
 
@@ -21,7 +22,7 @@ type View = "charts" | "table";
 
 /** The panel. */
 export function MetricsPanel() {
-  const shown = useNode<Metrics>("state/metrics/index.json");
+  const shown = useNode<Metrics>(METRICS);
   const [search, setSearch] = useState("");
   const [view, setView] = useChoice<View>("view", "charts");
   const [kept, draw] = useChoice<unknown>("drawing", DRAWING);
@@ -35,7 +36,7 @@ export function MetricsPanel() {
   const valueOf = (name: string): unknown =>
     Object.hasOwn(shown?.metrics ?? {}, name)
       ? exact(shown, `/metrics/${pointer(name)}`, shown!.metrics[name])
-      : groups.find(({ path }) => name === `${path}/lr`)?.rate;
+      : groups.find(({ series }) => name === series)?.rate;
   return (
     <section class="panel metrics" aria-labelledby="metrics-title">
       <div class="row spread">
@@ -55,7 +56,7 @@ export function MetricsPanel() {
 
 /** The names of all metrics and learning rates. They stay the same array while they are the same names. */
 function useNames(shown: Metrics | undefined): string[] {
-  const kept = useNode<Index>("history/index.json");
+  const kept = useNode<Index>(HISTORY);
   const names = [...new Set([...Object.keys(shown?.metrics ?? {}), ...Object.keys(kept?.series ?? {})])];
   return useMemo(() => names, [JSON.stringify(names)]);
 }
@@ -71,8 +72,8 @@ interface Metric {
 
 /** The metrics of the names. They stay the same array while they and the optimizers have the same names. */
 function useMetrics(names: string[], groups: NamedGroup[]): Metric[] {
-  const rates = groups.map(({ path, name }): [string, string] => [`${path}/lr`, name]);
-  return useMemo(() => names.map((name) => metricOf(name, new Map(rates))), [names, JSON.stringify(rates)]);
+  const rates = new Map(groups.map(({ series, name }) => [series, name]));
+  return useMemo(() => names.map((name) => metricOf(name, rates)), [names, JSON.stringify([...rates])]);
 }
 
 /** A name's group is what stands before the first slash. */
@@ -150,7 +151,12 @@ function Tools({ search, setSearch, view, setView, drawing, draw, fit }: ToolsPr
             <span class="number">{drawing.smoothing.toFixed(2)}</span>
           </label>
           <Check words="Log scale" is={drawing.log} set={(log) => draw({ ...drawing, log })} />
-          <Check words="Ignore outliers" is={drawing.clipped} set={(clipped) => draw({ ...drawing, clipped })} />
+          <Check
+            words="Ignore outliers"
+            is={drawing.clipped}
+            set={(clipped) => draw({ ...drawing, clipped })}
+            isOff={drawing.log}
+          />
           <button type="button" onClick={fit}>
             Fit all
           </button>
@@ -160,10 +166,18 @@ function Tools({ search, setSearch, view, setView, drawing, draw, fit }: ToolsPr
   );
 }
 
-function Check({ words, is, set }: { words: string; is: boolean; set: (value: boolean) => void }) {
+interface CheckProps {
+  words: string;
+  is: boolean;
+  set: (value: boolean) => void;
+  /** Whether it makes no difference now. */
+  isOff?: boolean;
+}
+
+function Check({ words, is, set, isOff = false }: CheckProps) {
   return (
     <label class="check">
-      <input type="checkbox" checked={is} onChange={(event) => set(event.currentTarget.checked)} /> {words}
+      <input type="checkbox" checked={is} disabled={isOff} onChange={(event) => set(event.currentTarget.checked)} /> {words}
     </label>
   );
 }
@@ -197,7 +211,7 @@ interface GroupsProps {
   drawing: Drawing;
   fits: number;
   fitAll: () => void;
-  /** Whether every group is open: somebody has searched for these. */
+  /** Whether somebody has searched for these: then more are open. */
   all: boolean;
 }
 
@@ -271,7 +285,7 @@ function Card({ metric: { name, title, short }, value, drawing, fits, fitAll }: 
   const place = useRef<HTMLElement>(null);
   const isSeen = useInView(place);
   const [tall, setTall] = useState(false);
-  const zoom = useRef<Zoom>({});
+  const zoom = useMemo<Zoom>(() => ({}), [fits]); // Also of a chart that is not in view when all are fitted.
   const points = useSeries(name, isSeen);
   const latest = value ?? points.values.at(-1);
   return (
@@ -284,7 +298,7 @@ function Card({ metric: { name, title, short }, value, drawing, fits, fitAll }: 
         </button>
       </header>
       {isSeen ? (
-        <Chart series={points} zoom={zoom.current} {...{ title, drawing, tall, fits, fitAll }} />
+        <Chart series={points} {...{ title, drawing, zoom, tall, fitAll }} />
       ) : (
         <div class="chart empty" />
       )}
@@ -301,8 +315,8 @@ function useSeries(name: string, wanted: boolean) {
     if (!wanted) return undefined;
     const unwatch = points.watch(() => redraw(undefined));
     void points.load();
-    const unwatchPolls = [METRICS, HISTORY].map((path) => tree.watch(path, () => void points.load()));
-    return () => [unwatch, ...unwatchPolls].forEach((end) => end());
+    const unwatchPolls = tree.watchAll(() => void points.load());
+    return () => [unwatch, unwatchPolls].forEach((end) => end());
   }, [points, wanted]);
   return points;
 }

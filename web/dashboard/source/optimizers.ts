@@ -3,11 +3,15 @@ import { useNode } from "./hooks";
 import type { Group, Optimizers } from "./records";
 import { exact } from "./words";
 
+export const OPTIMIZERS = "state/optimizers.json";
+
 /** A group with its name: the optimizer's class, with numbers where there are several. */
 export interface NamedGroup extends Group {
   name: string;
-  /** Its place in the tree, under which its values are recorded and their changes are told. */
+  /** Its place, under which changes of its options are told. */
   path: string;
+  /** The name under which its learning rate is recorded. */
+  series: string;
   rate: unknown;
   /** How a command names it; empty where there is but one. */
   where: { optimizer?: number; group?: number };
@@ -15,7 +19,7 @@ export interface NamedGroup extends Group {
 
 /** The node; undefined before it was seen. */
 export function useOptimizers(): Optimizers | undefined {
-  return useNode<Optimizers>("state/optimizers.json");
+  return useNode<Optimizers>(OPTIMIZERS);
 }
 
 /** The groups of all optimizers. */
@@ -28,6 +32,7 @@ export function groupsOf(shown: Optimizers | undefined): NamedGroup[] {
         ...group,
         name: `${name}${optimizers.length > 1 ? ` ${optimizer}` : ""}${groups.length > 1 ? `, group ${at}` : ""}`,
         path,
+        series: `${path}/lr`,
         rate: exact(shown, `/${path}/lr`, group.lr),
         where: { ...(optimizers.length > 1 && { optimizer }), ...(groups.length > 1 && { group: at }) },
       };

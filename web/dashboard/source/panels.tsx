@@ -2,12 +2,12 @@
 import { useState } from "preact/hooks";
 import { ArtifactLink } from "./download";
 import { Files } from "./files";
-import { useNode } from "./hooks";
+import { useSummary } from "./hooks";
 import { Graph } from "./graph";
 import { LogPanel } from "./commands";
-import { groupsOf } from "./optimizers";
+import { OPTIMIZERS, groupsOf } from "./optimizers";
 import { Document, Node, OnDemand, Panel, Text, useFew } from "./panel";
-import type { Optimizers, Service, Summary } from "./records";
+import type { Optimizers, Service } from "./records";
 import { address, reason, request } from "./tree";
 import { brief, bytes, moment, number } from "./words";
 
@@ -57,7 +57,7 @@ export function Panels() {
 
 /** The exception that ended or holds the run; nothing while there is none. */
 export function ExceptionShown() {
-  const exception = useNode<Summary>("state/index.json")?.exception;
+  const exception = useSummary()?.exception;
   if (!exception?.type) return null;
   return (
     <section class="panel exception" aria-labelledby="exception-title">
@@ -77,7 +77,7 @@ export function ExceptionShown() {
 
 function OptimizersShown() {
   return (
-    <Node<Optimizers> path="state/optimizers.json" lacks="list of optimizers">
+    <Node<Optimizers> path={OPTIMIZERS} lacks="list of optimizers">
       {(shown) => (
         <>
           {shown.optimizers.length === 0 && <p class="faint">There is no optimizer yet.</p>}

@@ -52,12 +52,16 @@ export interface CommandRecord {
   execution: { when?: Record<string, unknown> };
   status: string;
   source: string;
-  via: string;
   submitted: number;
   started: number | null;
   finished: number | null;
   place: Place | null;
-  result: ({ changes?: Change[]; notes?: string[]; path?: string } & Record<string, unknown>) | null;
+  result: {
+    changes?: Change[];
+    notes?: string[];
+    artifact?: { id: string; path?: string };
+    will_be_overwritten_by?: string[];
+  } | null;
   error: Problem | null;
 }
 
@@ -69,9 +73,6 @@ export interface HoldRecord {
   source: string;
   place: Place | null;
   since: number | null;
-  ended: number | null;
-  released_by: string | null;
-  joined_ids: string[];
 }
 
 export interface HoldList {

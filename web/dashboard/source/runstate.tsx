@@ -1,14 +1,9 @@
 /** The run at one glance, and the four buttons that matter: what everybody looks at first. */
 import { useEffect } from "preact/hooks";
-import { OVER, useChoice, useNode, useNow, useTree } from "./hooks";
-import type { CommandRecord, HoldList, Summary } from "./records";
+import { OVER, useChoice, useCommands, useHolds, useNode, useNow, useSummary, useTree } from "./hooks";
+import type { HoldList, Summary } from "./records";
 import { Send, Sending, useSending } from "./sending";
 import { by, duration, moment, number, words } from "./words";
-
-/** The run at one glance; undefined before the first answer. */
-export function useSummary(): Summary | undefined {
-  return useNode<Summary>("state/index.json");
-}
 
 /** States of a stop after which it is done, as far as can be known. */
 const STOPPING = ["queued", "executing", "succeeded"];
@@ -21,10 +16,10 @@ const NEAR = 30;
  */
 export function useEnd(): string {
   const summary = useSummary();
-  const holds = useNode<HoldList>("holds/index.json");
-  const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
+  const holds = useHolds();
+  const commands = useCommands();
   if (summary && OVER.includes(summary.status)) return `The run has ended: ${summary.status}.`;
-  const isStopped = (listed?.commands ?? []).some(({ kind, status }) => kind === "stop" && STOPPING.includes(status));
+  const isStopped = commands.some(({ kind, status }) => kind === "stop" && STOPPING.includes(status));
   if (holds?.stopped || isStopped) return "The run has ended: it was told to stop.";
   const left = summary?.seconds_left;
   return typeof left === "number" && left <= NEAR ? `The run has gone, and was ${duration(left)} from its end.` : "";
@@ -34,7 +29,7 @@ export function useEnd(): string {
 export function RunState() {
   const summary = useSummary();
   const tree = useTree();
-  const holds = useNode<HoldList>("holds/index.json");
+  const holds = useHolds();
   const end = useEnd();
   const status = statusOf(tree.presence, summary?.status ?? "…", end);
   useEffect(() => {
@@ -59,8 +54,7 @@ export function RunState() {
 
 /** Whether a pause is on its way; one for a later step leaves the button for one now. */
 function usePausing(holds: HoldList | undefined): boolean {
-  const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
-  const scheduled = new Set((listed?.commands ?? []).filter(({ execution }) => execution.when).map(({ id }) => id));
+  const scheduled = new Set(useCommands().filter(({ execution }) => execution.when).map(({ id }) => id));
   return (holds?.pending ?? []).some((hold) => hold.is_pause && !scheduled.has(hold.id));
 }
 
@@ -155,13 +149,14 @@ function Held({ holds }: { holds: HoldList }) {
 
 function Buttons({ held, pausing }: { held: HoldList["active"]; pausing: boolean }) {
   const sending = useSending();
-  // What asks nothing does not wait for what others ask: a pause is for when the loss goes up.
+  // What asks nothing does not wait for a question: a pause is for when the loss goes up.
+  const asking = useSending();
   const button = (name: string, says: string, title: string, look: string, asks = false) => (
     <Send
-      sending={sending}
+      sending={asks ? asking : sending}
       class={look}
       title={title}
-      onClick={() => void sending.send(`control/${name}`, {}, asks ? name : "")}
+      onClick={() => void (asks ? asking.send(`control/${name}`, {}, name) : sending.send(`control/${name}`, {}))}
     >
       {says}
     </Send>
@@ -174,6 +169,7 @@ function Buttons({ held, pausing }: { held: HoldList["active"]; pausing: boolean
       {button("checkpoint", "Checkpoint", "Write a checkpoint now", "")}
       {button("stop", "Stop…", "End training cleanly", "danger", true)}
       <Sending of={sending} />
+      <Sending of={asking} />
     </div>
   );
 }
@@ -196,9 +192,11 @@ export function Freshness() {
   );
 }
 
-function freshness({ presence, answered, age }: ReturnType<typeof useTree>): string {
-  if (!answered) return "";
+function freshness({ presence, answered, age, isPutOff }: ReturnType<typeof useTree>): string {
+  const slow = isPutOff ? "the run is slow to answer" : "";
+  if (!answered) return slow;
   const as = `as of ${new Date(answered).toLocaleTimeString()}`;
   if (presence !== "here") return as;
+  if (slow) return `${as}; ${slow}`;
   return age > 1 ? `${as}; the run is busy, values are ${age.toFixed(0)} s older` : as;
 }

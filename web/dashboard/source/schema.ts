@@ -107,7 +107,7 @@ export function parse(text: string, schema: Schema): unknown {
   if (types.length === 1 && (types[0] === "number" || types[0] === "integer")) return numeral(trimmed) ?? text;
   try {
     return (JSON.parse as Parse)(trimmed, (_, value, { source }) =>
-      typeof value === "number" ? (exact(value, source ?? String(value)) ?? source) : value,
+      typeof value === "number" ? (asTyped(value, source ?? String(value)) ?? source) : value,
     );
   } catch {
     return numeral(trimmed) ?? text;
@@ -116,7 +116,7 @@ export function parse(text: string, schema: Schema): unknown {
 
 /** A number as people write it, 1e-4 or .5 too; undefined for what is none. */
 function numeral(text: string): unknown {
-  return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? exact(Number(text), text.replace(/^\+/, "")) : undefined;
+  return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? asTyped(Number(text), text.replace(/^\+/, "")) : undefined;
 }
 
 /** What newer browsers know of the text of a number; TypeScript does not yet. */
@@ -127,7 +127,7 @@ type WithRaw = typeof JSON & { rawJSON?: (text: string) => unknown };
  * A number that says exactly what was typed: JavaScript rounds integers from 2^53 on. Undefined for one that can't be
  * said, which goes as its text: the run then refuses it, and sets no other.
  */
-function exact(value: number, text: string): unknown {
+function asTyped(value: number, text: string): unknown {
   if (!Number.isFinite(value)) return undefined;
   if (!Number.isInteger(value) || Number.isSafeInteger(value) || !/^-?\d+$/.test(text)) return value;
   return (JSON as WithRaw).rawJSON?.(text);

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { ask } from "./ask";
 import { ArtifactLink } from "./download";
-import { useNode, useOpen } from "./hooks";
+import { useCommands, useNode, useOpen } from "./hooks";
 import { type NamedGroup, changed, groupsOf, useOptimizers } from "./optimizers";
 import type { Change, CommandRecord } from "./records";
 import { kinds } from "./schema";
@@ -31,22 +31,22 @@ export function useSending() {
     if (told.busy) return false;
     const what = JSON.stringify([path, body]);
     const key = told.late?.what === what ? told.late.key : newKey();
-    const pressed = document.activeElement;
+    const [before, pressed] = [told, document.activeElement];
     try {
       if (asks) {
         tell({ busy: true, words: "one moment…" });
         const confirm = await confirmation(asks);
-        tell({});
+        tell(before);
         if (confirm && !(await ask(question(confirm)))) return false;
       }
       tell({ busy: true, words: "sending…" });
-      tell({ record: (await tree.write(path, body, key)) as CommandRecord, time: now() });
+      tell({ record: (await tree.write(path, body, key)) as CommandRecord, time: tree.now });
       return true;
     } catch (error) {
       const refusal = error instanceof Refusal ? error : undefined;
       tell({
         error: reason(error),
-        time: now(),
+        time: tree.now,
         ...(refusal && { fields: refusal.fields }),
         ...(refusal?.id && { record: { id: refusal.id } }),
         ...((!refusal || refusal.id) && { late: { what, key } }),
@@ -66,10 +66,6 @@ export function useSending() {
       return found?.msg ?? "";
     },
   };
-}
-
-function now(): number {
-  return (Date.now() + tree.skew) / 1000;
 }
 
 interface SendProps {
@@ -120,14 +116,14 @@ async function confirmation(name: string): Promise<string> {
 /** The first sentence is the question and the rest explains it; the button has the question's first word. */
 function question(confirm: string) {
   const [title = "", ...rest] = confirm.split(/(?<=\?)\s+/);
-  return { title, text: rest.join(" "), does: title.split(" ")[0] ?? "Yes" };
+  return { title, text: rest.join(" "), does: title.split(" ")[0]! };
 }
 
 /** What came of it so far, and when: the command's status, and in the end what it changed or why it failed. */
 export function Sending({ of }: { of: ReturnType<typeof useSending> }) {
-  const listed = useNode<{ commands: CommandRecord[] }>("commands/index.json");
+  const commands = useCommands();
   const { record, error, busy, time } = of.told;
-  const found = listed?.commands?.find(({ id }) => id === record?.id) ?? record;
+  const found = commands.find(({ id }) => id === record?.id) ?? record;
   const known = found?.status ? (found as CommandRecord) : undefined;
   const trouble = known ? "" : error; // What came too late to be answered may be done by now.
   const last = known?.finished ?? known?.started ?? time;
@@ -153,13 +149,13 @@ export function hasFailed({ status }: CommandRecord): boolean {
 /** A command's status in words, with what it changed and wrote or why it came to nothing. */
 export function Outcome({ command }: { command: CommandRecord }) {
   const groups = groupsOf(useOptimizers());
-  const written = command.result?.artifact as { id?: string; path?: string } | undefined;
+  const written = command.result?.artifact;
   return (
     <>
       {outcome(command, groups)}
-      {written?.id && (
+      {written && (
         <>
-          , <Written id={written.id} path={written.path ?? ""} />
+          , <Written {...written} />
         </>
       )}
     </>
@@ -170,12 +166,12 @@ function outcome(command: CommandRecord, groups: NamedGroup[]): string {
   if (command.error) return `${command.status}: ${command.error.message}`;
   const holds = command.status === "executing" && (command.kind === "pause" || command.kind === "hold");
   const status = holds ? "the run is held" : command.status === "succeeded" ? "done" : command.status;
-  return [status, ...told(command, groups)].join(", ");
+  return [status, ...details(command, groups)].join(", ");
 }
 
-function told({ result }: CommandRecord, groups: NamedGroup[]): string[] {
+function details({ result }: CommandRecord, groups: NamedGroup[]): string[] {
   const changes = (result?.changes ?? []).slice(0, 1).map((change) => `${changed(change.what, groups)} ${arrow(change)}`);
-  const overwriting = (result?.will_be_overwritten_by as string[] | undefined) ?? [];
+  const overwriting = result?.will_be_overwritten_by ?? [];
   return [
     ...changes,
     ...(overwriting.length > 0 ? [`but ${overwriting.join(", ")} may undo it`] : []),
@@ -184,7 +180,7 @@ function told({ result }: CommandRecord, groups: NamedGroup[]): string[] {
 }
 
 /** An artifact that a command wrote, as a link to it; its path is the disk's. */
-function Written({ id, path }: { id: string; path: string }) {
+function Written({ id, path = "" }: { id: string; path?: string }) {
   const directory = useNode<{ artifact_dir: string }>("artifacts/index.json")?.artifact_dir;
   const isBelow = directory !== undefined && path.startsWith(`${directory}/`);
   return isBelow ? <ArtifactLink path={path.slice(directory.length + 1)}>{id}</ArtifactLink> : <>{id}</>;

@@ -2,15 +2,19 @@
  * The points of metrics, as charts draw them: what the run has kept since it started, and what this page has seen since.
  */
 import type { Metrics, Summary } from "./records";
-import { Refusal, address, request, tree } from "./tree";
+import { INDEX, Refusal, address, request, tree } from "./tree";
 import { exact, pointer } from "./words";
 
 export const HISTORY = "history/index.json";
 export const METRICS = "state/metrics/index.json";
-/** Charts that are in view are filled in from the run's own record at each poll, but not more often, in milliseconds. */
+/** Charts that are in view are filled in from the run's own record, but not more often, in milliseconds. */
 const STALE = 3_000;
-/** In live mode the page sees most points by itself. */
+/** In live mode the page sees most points of metrics by itself. */
 const STALE_LIVE = 15_000;
+/** So long after a value is shown it is surely in the record, in milliseconds. */
+const SETTLED = 1_000;
+/** When what is logged was last seen to change, by the browser's clock. */
+let changed = 0;
 
 /** What there is a record of: the files by the names. */
 export interface Index {
@@ -25,11 +29,15 @@ export class Series {
   /** The smallest and the largest finite value there has been. */
   low = Infinity;
   high = -Infinity;
+  /** When the record was last loaded, by the browser's clock; 0 before. */
   loaded = 0;
   trouble = "";
   private listeners = new Set<() => void>();
   private loading = false;
-  private loadedAt: number | undefined;
+  /** How many of the points are from the record: this page saw the others. */
+  private recorded = 0;
+  /** When the session began that these are of: a model may be trained again under the same address. */
+  private started: number | undefined;
 
   constructor(readonly name: string) {}
 
@@ -38,11 +46,12 @@ export class Series {
     return () => this.listeners.delete(listener);
   }
 
-  /** Fetch all that the run has kept, unless that was done a moment ago or the run has made no step since. */
+  /** Fetch all that the run has kept, unless that was done a moment ago or nothing was logged since. */
   async load(): Promise<void> {
-    const step = shown<Metrics>(METRICS)?.global_step;
-    const isFresh = Date.now() - this.loaded < (tree.live ? STALE_LIVE : STALE) || (this.loaded > 0 && step === this.loadedAt);
-    if (this.loading || isFresh) return;
+    const now = Date.now();
+    const isSeen = tree.live && Object.hasOwn(shown<Metrics>(METRICS)?.metrics ?? {}, this.name);
+    const isFresh = now - this.loaded < (isSeen ? STALE_LIVE : STALE) || this.loaded > changed + SETTLED;
+    if (this.loading || (isFresh && this.isOfNow)) return;
     this.loading = true;
     try {
       const files = shown<Index>(HISTORY)?.series ?? {};
@@ -50,8 +59,7 @@ export class Series {
       if (!file) return; // It may come with the next poll.
       this.take(await (await request(`files/history/${address(file)}`)).text());
       this.trouble = "";
-      this.loaded = Date.now();
-      this.loadedAt = step;
+      this.loaded = now;
     } catch (error) {
       // The points that are here stay. A run that is silent is told of at the top of the page.
       this.trouble = error instanceof Refusal ? error.message : "";
@@ -63,6 +71,7 @@ export class Series {
 
   /** Add a point that was just seen. */
   add(step: number, time: number, value: number): void {
+    if (!this.isOfNow) return; // All of it is loaded anew.
     const last = this.steps.length - 1;
     const isSame = Object.is(this.values[last], value) || step === this.steps[last];
     if (last >= 0 && isSame) return;
@@ -71,7 +80,7 @@ export class Series {
   }
 
   private take(csv: string): void {
-    const seen = [this.steps, this.times, this.values] as const;
+    const seen = this.seen();
     [this.steps, this.times, this.values] = [[], [], []];
     [this.low, this.high] = [Infinity, -Infinity];
     let start = csv.indexOf("\n") + 1;
@@ -83,15 +92,21 @@ export class Series {
       this.push(+csv.slice(start, first), +csv.slice(first + 1, second), valueOf(csv.slice(second + 1, stop)));
       start = end < 0 ? 0 : end + 1;
     }
-    this.keep(seen);
+    this.recorded = this.steps.length;
+    const last = this.steps.at(-1) ?? -Infinity;
+    // What this page saw after the last point of the record stays.
+    for (const [step, time, value] of seen) if (step > last) this.push(step, time, value);
   }
 
-  /** What this page saw after the last point of the record stays. Clocks differ, and steps do not. */
-  private keep([steps, times, values]: readonly [number[], number[], number[]]): void {
-    const recorded = this.steps.at(-1) ?? -Infinity;
-    for (let at = steps.findLastIndex((step) => step <= recorded) + 1; at < steps.length; at++) {
-      this.push(steps[at]!, times[at]!, values[at]!);
-    }
+  /** The points that this page saw in this session and the record did not have. */
+  private seen(): [number, number, number][] {
+    const at = this.isOfNow ? this.recorded : this.steps.length;
+    this.started = shown<Summary>(INDEX)?.started;
+    return this.steps.slice(at).map((step, over) => [step, this.times[at + over]!, this.values[at + over]!]);
+  }
+
+  private get isOfNow(): boolean {
+    return this.started === shown<Summary>(INDEX)?.started;
   }
 
   private push(step: number, time: number, value: number): void {
@@ -106,6 +121,7 @@ export class Series {
   private goBack(step: number): void {
     const kept = this.steps.findLastIndex((each) => each <= step) + 1;
     for (const column of [this.steps, this.times, this.values]) column.length = kept;
+    this.recorded = Math.min(this.recorded, kept);
     [this.low, this.high] = [Infinity, -Infinity];
     for (const value of this.values) this.stretch(value);
   }
@@ -142,8 +158,9 @@ function shown<T>(path: string): T | undefined {
 // Both are for the whole page: what is polled is drawn at once, and needs no request of its own.
 tree.watch(HISTORY, () => undefined);
 tree.watch(METRICS, () => {
+  changed = Date.now();
   const polled = shown<Metrics>(METRICS);
-  const time = shown<Summary>("state/index.json")?.sampled;
+  const time = shown<Summary>(INDEX)?.sampled;
   // Between polls that are far apart there is more than a straight line: then only the record is drawn.
   if (!polled?.metrics || time === undefined || !tree.live) return;
   for (const [name, value] of Object.entries(polled.metrics)) {

@@ -46,11 +46,11 @@ export class Refusal extends Error {
 }
 
 /** Whether the run answers: it does, not now, or another one does under its address. */
-export type Presence = "starting" | "here" | "silent" | "another";
+type Presence = "starting" | "here" | "silent" | "another";
 
 /** How often the page asks, in milliseconds: by itself, and in live mode. */
-export const REFRESH = 15_000;
-export const LIVE = 1_000;
+const REFRESH = 15_000;
+const LIVE = 1_000;
 /** So long after a command is sent the page asks as in live mode, to say what becomes of it. */
 const FOLLOW = 30_000;
 /** A request that takes longer than this is given up: the run's own patience is 5 s. */
@@ -59,7 +59,8 @@ const PATIENCE = 12_000;
 export const LIVE_PATIENCE = 40_000;
 /** The status of an answer that says: later. */
 const LATER = 503;
-const INDEX = "state/index.json";
+/** The run at one glance. */
+export const INDEX = "state/index.json";
 
 type Listener = () => void;
 
@@ -76,7 +77,7 @@ class Tree {
   private soon = false;
   private sent = -Infinity;
   /** The run has so many who wait for it that it told this page to ask again. */
-  private isPutOff = false;
+  isPutOff = false;
 
   /** The run that the page is of: the first that answered. */
   runId = "";
@@ -90,6 +91,11 @@ class Tree {
   /** Why there was no answer. */
   trouble = "";
   live = false;
+
+  /** The time by the run's clock, in seconds since 1970. */
+  get now(): number {
+    return (Date.now() + this.skew) / 1000;
+  }
 
   /** The node as it was last seen. */
   shot(path: string): Shot | undefined {
@@ -132,9 +138,13 @@ class Tree {
       this.again = true;
       return this.polling;
     }
+    clearTimeout(this.timer);
     this.polling = this.poll();
-    await this.polling;
-    this.polling = null;
+    try {
+      await this.polling;
+    } finally {
+      this.polling = null;
+    }
     if (this.again) {
       this.again = false;
       return this.refresh();
@@ -165,25 +175,24 @@ class Tree {
     // What this page has thrown away the server must not leave out.
     const isKept = asked === this.asked && paths.every((path) => this.shots.has(path));
     const seen = isKept ? `&seen=${encodeURIComponent(this.revision)}` : "";
-    let poll: Poll | undefined;
     this.isPutOff = false;
     try {
       const response = await request(`poll?${asked}${seen}`);
       this.skew = Date.parse(response.headers.get("Date") ?? "") - Date.now() || 0;
-      poll = (await response.json()) as Poll;
+      const poll = (await response.json()) as Poll;
+      this.arrive(paths, poll);
       this.asked = asked;
       this.revision = poll.revision;
     } catch (error) {
       this.fail(error);
     }
-    if (poll) this.arrive(paths, poll);
     this.tell();
   }
 
   private fail(error: unknown): void {
     const status = error instanceof Refusal ? error.status : 0;
     this.isPutOff = status === LATER;
-    if (this.isPutOff && this.presence === "here") return;
+    if (this.isPutOff) return;
     this.trouble = error instanceof Refusal ? error.message : "There is no answer";
     this.presence = status === 409 ? "another" : "silent";
   }

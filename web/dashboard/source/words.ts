@@ -1,6 +1,6 @@
 /** Numbers, times and sizes as people read them. */
 
-/** A number in at most six significant digits. */
+/** A number: an integer with all of its digits, any other in six of them, a very small or large one in five. */
 export function number(value: unknown): string {
   if (typeof value !== "number") return value === null || value === undefined ? "–" : String(value);
   // One notation for all, which is the one in which numbers are typed: elsewhere "1.234" may be a thousand or one.
