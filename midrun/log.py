@@ -23,8 +23,8 @@ def tell(level: int, message: str) -> None:
             _logger.log(level, message)
         elif sys.stderr is sys.__stderr__:
             # Past the stream and its lock: a terminal that stands still would make the whole program wait for it.
-            # On a terminal a progress bar may stand in the line; it is drawn again below.
-            clear = "\r\x1b[K" if os.isatty(2) else ""
+            # A progress bar may stand in the line. A terminal's is drawn again below; in a file the line ends here.
+            clear = "\r\x1b[K" if os.isatty(2) else "\n"
             os.write(2, f"{clear}midrun: {message}\n".encode(errors="backslashreplace"))
         else:
             sys.stderr.write(f"midrun: {message}\n")

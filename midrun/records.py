@@ -35,6 +35,8 @@ class Session(TypedDict):
     """None while the session lasts, and for good when the process was killed."""
     outcome: str | None
     """`finished`, `interrupted` or `failed`."""
+    stopped_by: str | None
+    """Who sent the stop that has run; None where there was none."""
 
 
 class RunRecord(TypedDict):
@@ -55,7 +57,13 @@ class RunRecord(TypedDict):
 def new_session(started: float) -> Session:
     """Return the session of this process."""
     return Session(
-        host=socket.gethostname(), boot_id=boot_id(), pid=os.getpid(), started=started, ended=None, outcome=None
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        pid=os.getpid(),
+        started=started,
+        ended=None,
+        outcome=None,
+        stopped_by=None,
     )
 
 

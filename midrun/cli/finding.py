@@ -168,7 +168,8 @@ def restored(found: dict[str, Any]) -> dict[str, Any]:
 
 def _life(directory: Path, session: dict[str, Any], last: dict[str, Any]) -> tuple[Life, str]:
     if session.get("ended") is not None:
-        return "ended", one_line(str(session.get("outcome") or "ended"))
+        by = session.get("stopped_by")
+        return "ended", one_line(f"{session.get('outcome') or 'ended'}{f', stopped by {by}' if by else ''}")
     pid, host = session.get("pid"), one_line(str(session.get("host")))
     if boot_id() and session.get("boot_id") == boot_id():
         if isinstance(pid, int) and _is_process(pid, _number(session.get("started")) or 0.0):

@@ -136,8 +136,10 @@ def _process(run: Run) -> list[tuple[str, str]]:
 
 
 def _progress(state: dict[str, Any]) -> str:
+    # Epochs and steps are those that are done; a batch is under way, and the first is the first.
+    counts = {**state, "batch": state["batch"] + 1} if isinstance(state.get("batch"), int) else state
     parts = [
-        f"{word} {state[name]}{f' of {state[limit]}' if state.get(limit) is not None else ''}"
+        f"{word} {counts[name]}{f' of {state[limit]}' if state.get(limit) is not None else ''}"
         for word, name, limit in _PROGRESS
         if state.get(name) is not None
     ]

@@ -128,6 +128,8 @@ class Stop(Kind):
         """Stop, and hold no more."""
         run.holds.stopped = True
         run.loop.stop()
+        run.session["stopped_by"] = command.record["source"]
+        run.log.say(f"stopped by {command.record['source']} at step {run.loop.step}")
         cancelled = run.queue.cancel(run.holds.pending(), "stop")
         return {"cancelled_holds": cancelled, "released": run.holds.end("stop")}
 

@@ -53,6 +53,11 @@ def test_a_run_is_live_or_ended_or_gone(session: dict[str, Any], life: str, tmp_
     assert listed() == {"run": life}
 
 
+def test_status_says_who_stopped_a_run(tmp_path: Path) -> None:
+    made_up(tmp_path / "run", session={"ended": 1.0, "outcome": "finished", "stopped_by": "lunch bot"})
+    assert midrun("status", "run")[1].startswith("run  ended: finished, stopped by lunch bot\n")
+
+
 def test_a_run_whose_process_was_killed_is_gone(tmp_path: Path) -> None:
     made_up(tmp_path / "run", session={"pid": dead()})
     assert listed() == {"run": "gone"}
@@ -209,7 +214,7 @@ def test_status_shows_what_the_files_say(tmp_path: Path) -> None:
     rows = [line.split(maxsplit=1) for line in out.splitlines()]
     assert rows[0] == ["run", "live: held (train)"]
     told = dict(rows[1:])
-    assert told["progress"] == "epoch 1 of 9, step 7, batch 3"
+    assert told["progress"] == "epoch 1 of 9, step 7, batch 4"
     assert told["pace"] == "about 1 h 1 min left when it goes on"
     assert told["metrics"].startswith("loss=nan val/metric-0=0 val/metric-1=0.125 ")
     assert "\n              val/metric-4=0.5 " in out, "many metrics go on below"

@@ -45,7 +45,7 @@ def strength(run: Run) -> float:
 
 def held_for(page: Page) -> int:
     """Return for how many seconds the page says that the run is held."""
-    told = re.compile(r"Held for (\d+) s by REST, before optimizer step")
+    told = re.compile(r"Held for (\d+) s over REST, before optimizer step")
     expect(page.locator("div.held")).to_contain_text(told)
     found = told.search(page.locator("div.held").inner_text())
     assert found is not None
@@ -130,9 +130,12 @@ def test_stop_asks_first_and_then_ends_training_and_the_page_keeps_the_last_valu
     press(question, "Stop")
     assert run.ended() == 0, run.told()
     done(run, "stop")
-    # Whether the page saw the last moment is chance.
-    expect(page.get_by_role("alert")).to_contain_text(re.compile(r"The run (has ended|does not answer).* as of \d"))
-    expect(pill(page)).to_have_text(re.compile("finished|gone|no answer"))
+    expect(page.get_by_role("alert")).to_contain_text(
+        re.compile(r"The run has ended: it was told to stop\..* as of \d")
+    )
+    expect(pill(page)).to_have_text(re.compile("finished|gone"))
+    assert json.loads((run.directory / "run.json").read_text())["session"]["stopped_by"] == "rest"
+    assert "stopped by rest at step" in (run.directory / "midrun.log").read_text()
     assert 0 < number(fact(page, "Step")) <= run.last_state()["global_step"]
     expect(page.get_by_role("article", name="train/loss")).to_contain_text(re.compile(r"\d\.\d"))
     page.get_by_role("textbox", name="Learning rate of Adam").fill("0.5")
@@ -183,7 +186,7 @@ def test_a_learning_rate_and_a_tunable_are_set_and_a_wrong_value_changes_nothing
     expect(rate_form.locator(".now")).to_have_text("5e-4")
     expect(strength_form.locator(".now")).to_have_text("0.25")
     log = page.get_by_role("list", name="Control log")
-    expect(log).to_contain_text(re.compile("set_learning_rate.*by REST"))
+    expect(log).to_contain_text(re.compile("set_learning_rate.*over REST"))
     assert visit.was_clean(allow_statuses={422})
     over(run)
 
@@ -244,7 +247,7 @@ def test_a_checkpoint_for_later_waits_in_the_queue_and_one_can_be_taken_back(wat
     ids = {record["execution"]["when"]["global_step"]: record["id"] for record in waiting}
     assert set(ids) == {due, never}
     line = page.get_by_role("list", name="Waiting and running").get_by_role("listitem")
-    expect(line.filter(has_text=ids[due])).to_contain_text(f"due at global_step {due}")
+    expect(line.filter(has_text=ids[due])).to_contain_text(f"due at global step {due}")
     press(page, f"Cancel the command {ids[never]}")
     file = run.directory / "spool/done" / f"{ids[never]}.json"
     wait_for(file.exists, "it is over")

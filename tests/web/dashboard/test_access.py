@@ -45,7 +45,6 @@ def test_axe_finds_nothing_wrong_whatever_is_open(opening: Opening, board: Board
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.locator(".command .wrong")).not_to_have_count(0)
     card(page, "train/loss").get_by_role("button", name="Larger").click()
-    page.get_by_role("button", name="Show the profiler's summary").click()
     page.get_by_role("button", name="Show a live summary").click()
     page.get_by_role("button", name="Draw the model's graph").click()
     expect(page.get_by_role("img", name="Graph model/graph")).to_be_visible()

@@ -206,6 +206,19 @@ def test_outliers_can_be_ignored_and_the_wheel_zooms_with_ctrl_alone(opening: Op
         painted(page)
         assert max(values_on_axis(page)) == pytest.approx(highest, rel=0.05)
         page.evaluate("written.clear()")
+    # Also where there are more points than pixels, and each of the few is drawn.
+    board.points["train/loss"] = csv([100.0 if at % 100 == 50 else at % 7 / 7 for at in range(5_000)])
+    board.step, board.metrics["train/loss"] = 5_000, 0.125
+    page.reload()
+    expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile("5,000 points"))
+    page.get_by_label("Ignore outliers").check()
+    painted(page)
+    page.evaluate("written.clear()")
+    page.get_by_label("Theme").select_option("dark")
+    wait_until(lambda: values_on_axis(page))
+    assert max(values_on_axis(page)) <= 1
+    board.points["train/loss"] = csv([1e9, *[0.5 + at / 1000 for at in range(200)]])
+    page.reload()
     page.get_by_label("Ignore outliers").check()
     assert read_at(page, "train/loss", 0) == "step 1: 1,000,000,000"
     page.mouse.wheel(0, -100)
@@ -291,6 +304,16 @@ def test_the_last_points_come_also_when_nothing_is_logged_any_more(opening: Open
     page.clock.run_for(10_000)
     refresh(page)
     expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile(": 2 points .* the last 0.125"))
+    assert visit.was_clean()
+
+
+def test_a_learning_rate_is_drawn_as_it_was_set_and_never_smoothed(opening: Opening, board: Board) -> None:
+    board.points = {"optimizers/0/groups/0/lr": csv([0.1, 0.1, 0.2]), "train/loss": csv([0.1, 0.1, 0.2])}
+    visit = opening(board)
+    page = visit.page
+    page.get_by_label("Smoothing").fill("0.9")
+    assert "smoothed" in read_at(page, "train/loss", 1)
+    assert read_at(page, "Learning rate/SGD", 1) == "step 3: 0.2"
     assert visit.was_clean()
 
 

@@ -83,7 +83,7 @@ def test_of_another_run_under_the_same_address_nothing_is_shown(opening: Opening
     refresh(page)
     alert = page.locator("main > [role=alert]")
     expect(alert).to_contain_text("Another run answers under this address now.")
-    expect(page.locator(".pill")).to_have_text("another run")
+    expect(page.locator(".pill")).to_have_text("gone")
     for _ in range(3):
         page.clock.run_for(20_000)
         refresh(page)
@@ -123,6 +123,16 @@ def test_a_run_that_many_wait_for_is_still_there(opening: Opening, board: Board)
     board.status = "held"
     page.unroute("**/poll?*")
     expect(page.locator(".pill")).to_have_text("held", timeout=8_000)  # by itself, and long before the 15 s are over
+    assert visit.was_clean(allow_statuses={503})
+
+
+def test_who_says_later_in_other_words_is_not_the_run(opening: Opening, board: Board) -> None:
+    visit = opening(board)
+    page = visit.page
+    page.route("**/poll?*", lambda route: route.fulfill(status=503, body="<html>no backend</html>"))
+    refresh(page)
+    expect(page.locator(".pill")).to_have_text("no answer")
+    expect(page.get_by_role("button", name="Pause")).to_be_disabled()
     assert visit.was_clean(allow_statuses={503})
 
 

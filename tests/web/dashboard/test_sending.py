@@ -65,7 +65,7 @@ def test_a_question_that_is_answered_with_no_leaves_what_came_before(opening: Op
     send, dialog = form.get_by_role("button", name="Send"), page.get_by_role("dialog")
     send.click()
     dialog.get_by_role("button", name="Stop", exact=True).click()
-    told = "the run did not answer within"
+    told = "The run did not answer in time"
     expect(form.locator("output")).to_contain_text(told)
     send.click()
     dialog.get_by_role("button", name="Cancel").click()
@@ -107,7 +107,9 @@ def test_what_the_run_did_not_answer_in_time_is_sent_again_under_the_same_key(op
     for text in ("1", "1", "2"):
         form.get_by_label("Value").fill(text)
         form.get_by_role("button", name="Send").click()
-        expect(form.locator("output")).to_contain_text("the run did not answer within")
+        expect(form.locator("output")).to_contain_text(
+            "did not answer in time, and may still do it. To send the same again is safe"
+        )
         expect(form.get_by_role("button", name="Send")).to_be_enabled()
     first, second, third = keys
     assert first == second != third
@@ -134,6 +136,23 @@ def test_what_is_typed_while_something_is_sent_stays(opening: Opening, board: Bo
     assert visit.was_clean()
 
 
+def test_a_key_that_is_held_down_asks_once(opening: Opening, board: Board) -> None:
+    visit = opening(board)
+    page = visit.page
+    stop, dialog = page.get_by_role("button", name="Stop…"), page.get_by_role("dialog")
+    stop.click()
+    page.keyboard.press("Escape")  # Now the page knows what to ask, and need not wait for it.
+    expect(dialog).to_have_count(0)
+    stop.focus()
+    stop.evaluate("(button) => { for (let i = 0; i < 6; i++) button.click(); }")
+    expect(dialog).to_have_count(1)
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
+    assert board.given == []
+    expect(stop).to_be_focused()
+    assert visit.was_clean()
+
+
 def test_a_pause_for_later_leaves_the_button_for_one_now(opening: Opening, board: Board) -> None:
     board.given = [record(1, execution={"when": {"global_step": 10**9}})]
     board.holding = {**board.holding, "pending": [hold(id="c1", status="pending")]}
@@ -143,6 +162,13 @@ def test_a_pause_for_later_leaves_the_button_for_one_now(opening: Opening, board
     board.given = [record(1)]
     refresh(visit.page)
     expect(row.get_by_role("button", name="Cancel pause")).to_be_visible()
+    assert visit.was_clean()
+
+
+def test_a_command_that_changes_nothing_says_so(opening: Opening, board: Board) -> None:
+    board.given = [record(1, kind="set_learning_rate", status="succeeded", result={"changes": []})]
+    visit = opening(board)
+    expect(visit.page.get_by_role("list", name="Done")).to_contain_text("done, nothing has changed")
     assert visit.was_clean()
 
 
@@ -162,8 +188,16 @@ def test_a_command_s_words_are_those_of_the_page_and_link_the_file_that_it_wrote
     (tmp_path / "debug" / "at 5.ckpt").write_text("weights")
     change = {"what": "optimizers/0/groups/0/lr", "old": 0.1, "new": 0.05}
     written = {"id": "at 5.ckpt", "path": f"{tmp_path}/debug/at 5.ckpt"}
+    began = board.started
     board.given = [
-        record(1, kind="set_learning_rate", source="fuse", status="succeeded", result={"changes": [change]}),
+        record(
+            1,
+            kind="set_learning_rate",
+            source="fuse",
+            status="succeeded",
+            started=began + 1,
+            result={"changes": [change]},
+        ),
         record(2, kind="checkpoint", source="lunch bot", status="succeeded", result={"artifact": written}),
         record(
             3, kind="checkpoint", status="succeeded", result={"artifact": {"id": "away", "path": "/elsewhere/away"}}
@@ -173,7 +207,10 @@ def test_a_command_s_words_are_those_of_the_page_and_link_the_file_that_it_wrote
     page = visit.page
     items = page.get_by_role("list", name="Done").get_by_role("listitem")
     expect(items.nth(2)).to_contain_text("done, lr of SGD 0.1 → 0.05")
-    expect(items.nth(2)).to_contain_text("by the mount,")
+    expect(items.nth(2)).to_contain_text("through the mount,")
+    board.given[0]["started"] = began - 1  # Then another optimizer was in this place.
+    refresh(page)
+    expect(items.nth(2)).to_contain_text("done, optimizers/0/groups/0/lr 0.1 → 0.05")
     expect(items.nth(1)).to_contain_text("by lunch bot,")
     with page.expect_download() as downloading:
         items.nth(1).get_by_role("link", name="at 5.ckpt").click()
@@ -183,11 +220,32 @@ def test_a_command_s_words_are_those_of_the_page_and_link_the_file_that_it_wrote
     assert visit.was_clean()
 
 
+def test_only_what_the_run_gives_away_is_offered(opening: Opening, board: Board, tmp_path: Path) -> None:
+    (tmp_path / "debug").mkdir()
+    (tmp_path / "debug" / "a.dot").write_text("digraph { a }")
+    paths = ["debug/a.dot", "b.dot", "elsewhere/c.dot", "debug/line\nfeed.dot", "debug/\udcff.dot"]
+    board.written = [{"path": path, "size": 1, "modified": 0.0} for path in paths]
+    visit = opening(board)
+    page = visit.page
+    items = page.get_by_role("list", name="Artifacts").get_by_role("listitem")
+    expect(items).to_have_count(len(paths))
+    expect(items.get_by_role("link")).to_have_text(["debug/a.dot"])
+    expect(items.get_by_role("button", name="Draw")).to_have_count(1)
+    link = items.get_by_role("link")
+    with page.expect_download():
+        link.click()
+    asked = len(visit.asked)
+    second_click(page, link)
+    refresh(page)
+    assert not [url for url in visit.asked[asked:] if "/artifacts/" in url]
+    assert visit.was_clean()
+
+
 def test_a_download_that_is_gone_says_so(opening: Opening, board: Board) -> None:
     board.written = [{"path": "debug/gone.txt", "size": 1, "modified": 0.0}]
     visit = opening(board)
     artifacts = visit.page.get_by_role("list", name="Artifacts")
     artifacts.get_by_role("link").click()
-    expect(artifacts).to_contain_text(re.compile("gone.txt there is no such file any more"))
+    expect(artifacts).to_contain_text(re.compile("gone.txt there is no such file now"))
     assert visit.page.url == f"{visit.address}/"
     assert visit.was_clean(allow_statuses={404})

@@ -1,6 +1,6 @@
 /** A question that is asked before something is done that can't be undone. */
 import { render } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 interface Question {
   title: string;
@@ -24,7 +24,8 @@ export function ask(question: Question): Promise<boolean> {
 
 function Dialog({ title, text, does, answer }: Question & { answer: (yes: boolean) => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => dialog.current?.showModal(), []);
+  // At once: until it is modal, a key that is held down presses the button behind it again.
+  useLayoutEffect(() => dialog.current?.showModal(), []);
   return (
     <dialog
       ref={dialog}

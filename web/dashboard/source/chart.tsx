@@ -1,7 +1,7 @@
 /** One metric's chart. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { type Series, pick, smooth } from "./series";
+import { type Series, pick, place, smooth } from "./series";
 import { brief, moment, number } from "./words";
 
 /** How charts are drawn; the same for all. */
@@ -19,6 +19,9 @@ export interface Drawing {
 const DOTS = 60;
 /** Pixels of a drag from which on it is one, and no click. */
 const LEAST = 4;
+
+/** Values from which the usual range is taken. */
+const SAMPLED = 2_000;
 
 /** The range that somebody has chosen; it outlives the chart, which is drawn anew for another scale or another size. */
 export interface Zoom {
@@ -215,7 +218,7 @@ class Plot {
       cursor: { drag: { x: true, y: false, setScale: false }, sync: { key: axis }, y: false, bind: { dblclick: () => null } },
       scales: {
         x: { time: axis === "time" },
-        y: { distr: log ? 3 : 1, ...(!log && { range: (plot, low, high) => this.fitted(plot, low, high) }) },
+        y: { distr: log ? 3 : 1, ...(!log && { range: (_, low, high) => this.fitted(low, high) }) },
       },
       axes: [
         { ...axes, size: axis === "time" ? 40 : 26 }, // A time has its date below it.
@@ -230,20 +233,23 @@ class Plot {
   }
 
   /** The range of what is in view, with some air. */
-  private fitted(plot: uPlot, low: number | null, high: number | null): uPlot.Range.MinMax {
+  private fitted(low: number | null, high: number | null): uPlot.Range.MinMax {
     if (low === null || high === null) return [0, 1];
-    if (this.drawing.clipped) [low, high] = this.usual(plot, low, high);
-    const air = (high - low || Math.abs(high) || 1) * 0.06;
+    if (this.drawing.clipped) [low, high] = this.usual(low, high);
+    // What differs by rounding alone is a level line.
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    const air = (high - low > size * 1e-12 ? high - low : size || 1) * 0.06;
     return [low - air, high + air];
   }
 
-  private usual(plot: uPlot, low: number, high: number): [number, number] {
-    // Not from uPlot's scale, which is still the last picture's.
+  private usual(low: number, high: number): [number, number] {
+    // Not of what is drawn, most of which may be the extremes; and uPlot's own range is still the last picture's.
     const { min, max } = this.chosen.range ?? { min: -Infinity, max: Infinity };
-    const x = plot.data[0];
-    const values = plot.data[1] as Values;
-    const inView = values.filter((value, at): value is number => value !== null && x[at]! >= min && x[at]! <= max);
-    const sorted = inView.sort((a, b) => a - b);
+    const first = place(this.x, min);
+    const end = place(this.x, max);
+    const each = Math.ceil((end - first + 1) / SAMPLED);
+    const inView = this.lines[0]!.slice(first, end + 1).filter((value, at) => value !== null && at % each === 0);
+    const sorted = (inView as number[]).sort((a, b) => a - b);
     const at = (part: number): number => sorted[Math.round(part * (sorted.length - 1))]!;
     return sorted.length < 10 ? [low, high] : [at(0.02), at(0.98)];
   }

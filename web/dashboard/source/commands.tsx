@@ -1,6 +1,6 @@
 /** What was asked of the run: commands that wait, run and are over; holds; and the log of what was done. */
 import { useCommands, useHolds, useNode } from "./hooks";
-import { changed, groupsOf, useOptimizers } from "./optimizers";
+import { useNaming } from "./optimizers";
 import { useFew } from "./panel";
 import type { Change, CommandRecord, HoldList, HoldRecord, Place, Problem } from "./records";
 import { Outcome, Send, Sending, arrow, hasFailed, useSending } from "./sending";
@@ -20,8 +20,8 @@ export function CommandsPanel() {
     <section class="panel commands" aria-labelledby="commands-title">
       <h2 id="commands-title">Commands and holds</h2>
       <Holds holds={holds} />
-      <Commands title="Waiting and running" commands={open} waiting={waiting} none="Nothing waits." />
-      <Commands title="Done" commands={over} waiting={waiting} none="Nothing has been done yet." />
+      <Commands title="Waiting and running" commands={open} waiting={waiting} none={holds && "Nothing waits."} />
+      <Commands title="Done" commands={over} waiting={waiting} none={holds && "Nothing has been done yet."} />
     </section>
   );
 }
@@ -67,7 +67,7 @@ interface CommandsProps {
   commands: CommandRecord[];
   /** Commands that run when the hold ends. */
   waiting: Set<string>;
-  none: string;
+  none: string | undefined;
 }
 
 function Commands({ title, commands, waiting, none }: CommandsProps) {
@@ -75,7 +75,7 @@ function Commands({ title, commands, waiting, none }: CommandsProps) {
   return (
     <>
       <h3>{title}</h3>
-      {commands.length === 0 && <p class="faint">{none}</p>}
+      {commands.length === 0 && none && <p class="faint">{none}</p>}
       <ul class="list" aria-label={title}>
         {shown.map((command) => (
           <Command key={command.id} command={command} waits={waiting.has(command.id)} />
@@ -109,7 +109,7 @@ function Command({ command, waits }: { command: CommandRecord; waits: boolean })
         )}
       </div>
       {when.length > 0 && <div>due at {when.map(([name, value]) => `${words(name)} ${brief(value)}`).join(", ")}</div>}
-      {waits && <div>runs when the hold ends</div>}
+      {waits && when.length === 0 && <div>runs when the hold ends</div>}
       {status !== "queued" && (
         <div class={hasFailed(command) ? "wrong" : ""}>
           <Outcome command={command} />
@@ -138,12 +138,12 @@ interface Entry {
 /** What was done to the run, and by whom. */
 export function LogPanel() {
   const log = useNode<{ entries: Entry[] }>("state/control-log.json");
-  const groups = groupsOf(useOptimizers());
+  const named = useNaming();
   const entries = [...(log?.entries ?? [])].reverse();
   const [shown, more] = useFew(entries, FEW);
   return (
     <>
-      {entries.length === 0 && <p class="faint">Nobody has changed anything yet.</p>}
+      {log && entries.length === 0 && <p class="faint">Nobody has changed anything yet.</p>}
       <ol class="list" aria-label="Control log">
         {shown.map((entry) => (
           <li key={entry.revision}>
@@ -153,7 +153,7 @@ export function LogPanel() {
             </div>
             {entry.changes.map((change) => (
               <div key={change.what} class="number">
-                {changed(change.what, groups)}: {arrow(change)}
+                {named(change.what, entry.time)}: {arrow(change)}
               </div>
             ))}
             <div class="faint">

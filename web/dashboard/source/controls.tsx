@@ -27,10 +27,11 @@ export function ControlsPanel() {
 }
 
 function LearningRates() {
-  const groups = groupsOf(useOptimizers());
+  const shown = useOptimizers();
+  const groups = groupsOf(shown);
   return (
     <Part title="Learning rate">
-      {groups.length === 0 && <p class="faint">There is no optimizer yet.</p>}
+      {shown && groups.length === 0 && <p class="faint">There is no optimizer yet.</p>}
       {groups.map(({ name, path, rate, where }) => (
         <Setting
           key={path}
@@ -50,7 +51,7 @@ function Tunables() {
   const tunables = Object.entries(shown?.hparams ?? {});
   return (
     <Part title="Tunable hyperparameters">
-      {tunables.length === 0 && (
+      {shown && tunables.length === 0 && (
         <p class="faint">The model declares none in midrun_tunable_hparams, so none can be changed here.</p>
       )}
       {tunables.map(([path, tunable]) => (

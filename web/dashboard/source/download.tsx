@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { useNode, useTree } from "./hooks";
-import { Refusal, address, reason, request } from "./tree";
+import { Refusal, address, isSayable, reason, request } from "./tree";
 
 interface DownloadProps {
   href: string;
@@ -16,8 +16,9 @@ interface DownloadProps {
  */
 export function Download({ href, name, children }: DownloadProps) {
   const [trouble, tell] = useState("");
-  const start = async (event: Event): Promise<void> => {
+  const start = async (event: MouseEvent): Promise<void> => {
     event.preventDefault();
+    if (event.detail > 1) return; // The second click of a double click.
     try {
       await request(href, { method: "HEAD" });
       tell("");
@@ -36,7 +37,7 @@ export function Download({ href, name, children }: DownloadProps) {
   );
 }
 
-const REFUSED: Record<number, string> = { 404: "there is no such file any more", 409: "another run answers here now" };
+const REFUSED: Record<number, string> = { 404: "there is no such file now", 409: "another run answers here now" };
 
 /** An answer to HEAD has no words. */
 function refused(error: unknown): string {
@@ -62,12 +63,17 @@ interface Directory {
   entries: { name: string; kind: string }[];
 }
 
-/** An artifact by its path below the artifact directory: as a link where the run gives it away. */
-export function ArtifactLink({ path, children }: { path: string; children: ComponentChildren }) {
+/** Whether the run gives away the artifact at a path below the artifact directory: those in directories that it links. */
+export function useGiven(path: string): boolean {
   const directory = useNode<Directory>("artifacts");
   const { presence } = useTree();
   const linked = (directory?.entries ?? []).some(({ name, kind }) => kind === "link" && path.startsWith(`${name}/`));
-  if (!linked || presence !== "here") return <span>{children}</span>;
+  return linked && presence === "here" && isSayable(path);
+}
+
+/** An artifact by its path: as a link where the run gives it away. */
+export function ArtifactLink({ path, children }: { path: string; children: ComponentChildren }) {
+  if (!useGiven(path)) return <span>{children}</span>;
   return (
     <Download href={`artifacts/${address(path)}`} name={path.split("/").at(-1) ?? ""}>
       {children}

@@ -26,6 +26,13 @@ export function useCommands(): CommandRecord[] {
   return useNode<{ commands: CommandRecord[] }>("commands/index.json")?.commands ?? [];
 }
 
+/** Whether the run was told to stop, as far as the page knows. */
+export function useStopped(): boolean {
+  const commands = [...useCommands(), ...(useTree().answers as CommandRecord[])];
+  const isStopped = useHolds()?.stopped ?? false;
+  return isStopped || commands.some(({ kind, status }) => kind === "stop" && STOPPING.includes(status));
+}
+
 /** How the run is held. */
 export function useHolds(): HoldList | undefined {
   return useNode<HoldList>("holds/index.json");
@@ -37,6 +44,9 @@ export function useTree(): typeof tree {
   useEffect(() => tree.watchAll(() => redraw(undefined)), []);
   return tree;
 }
+
+/** States of a stop after which it is done, as far as can be known. */
+const STOPPING = ["queued", "executing", "succeeded"];
 
 /** States that a run does not leave. */
 export const OVER = ["finished", "interrupted", "failed"];

@@ -48,6 +48,9 @@ function Dashboard() {
 /** Addresses that only this machine, or who has a way into it, can reach. */
 const LOOPBACK = /^(localhost|127(\.\d+){3}|\[::1\])$/;
 
+/** Milliseconds without an answer after which somebody has to know, whatever the reason. */
+const LONG = 20_000;
+
 /** What somebody has to know before they believe or touch anything on the page. */
 function Warnings() {
   const tree = useTree();
@@ -69,6 +72,12 @@ function Warnings() {
           )}
         </p>
       )}
+      {isLeftWaiting(tree) && (
+        <p class="notice">
+          <strong>The run is slow to answer</strong>: it is busy or stopped, and others wait for it too. The page goes on
+          asking.
+        </p>
+      )}
       {tree.presence === "another" && (
         <p class="warning">
           <strong>Another run answers under this address now.</strong> What is below is the old one's.{" "}
@@ -87,6 +96,11 @@ function Warnings() {
       ))}
     </div>
   );
+}
+
+/** Whether the run has told this page for long to ask again later. */
+function isLeftWaiting({ isPutOff, answered }: ReturnType<typeof useTree>): boolean {
+  return isPutOff && Date.now() - answered > LONG;
 }
 
 const THEMES = ["auto", "light", "dark"];

@@ -43,7 +43,7 @@ export function MetricsPanel() {
         <h2 id="metrics-title">Metrics</h2>
         <Tools {...{ search, setSearch, view, setView, drawing, draw, fit: () => fit(undefined) }} />
       </div>
-      {names.length === 0 && <p class="faint">The model has logged nothing yet.</p>}
+      {shown && names.length === 0 && <p class="faint">The model has logged nothing yet.</p>}
       {names.length > 0 && found.length === 0 && <p class="faint">No name of {names.length} has “{search}” in it.</p>}
       {view === "table" ? (
         <Values metrics={found} valueOf={valueOf} />
@@ -82,7 +82,7 @@ function metricOf(name: string, rates: Map<string, string>): Metric {
   if (rate !== undefined) return { name, title: `${RATES}/${rate}`, group: RATES, short: rate };
   const slash = name.indexOf("/");
   const group = slash > 0 ? name.slice(0, slash) : UNGROUPED;
-  return { name, title: name, group, short: group === UNGROUPED ? name : name.slice(slash + 1) };
+  return { name, title: name, group, short: (group !== UNGROUPED && name.slice(slash + 1)) || name };
 }
 
 /** How charts are to be drawn, of what the browser has kept: another version may have kept something else. */
@@ -281,13 +281,16 @@ interface CardProps {
 }
 
 /** One metric: its value, and its chart while that is in view. */
-function Card({ metric: { name, title, short }, value, drawing, fits, fitAll }: CardProps) {
+function Card({ metric: { name, title, group, short }, value, drawing, fits, fitAll }: CardProps) {
   const place = useRef<HTMLElement>(null);
   const isSeen = useInView(place);
   const [tall, setTall] = useState(false);
   const zoom = useMemo<Zoom>(() => ({}), [fits]); // Also of a chart that is not in view when all are fitted.
   const points = useSeries(name, isSeen);
   const latest = value ?? points.values.at(-1);
+  // A rate is what it was set to: an average of it has values that there never were.
+  const smoothing = group === RATES ? 0 : drawing.smoothing;
+  const drawn = useMemo(() => ({ ...drawing, smoothing }), [drawing, smoothing]);
   return (
     <article ref={place} class={tall ? "card tall" : "card"} aria-label={title}>
       <header class="row spread">
@@ -298,7 +301,7 @@ function Card({ metric: { name, title, short }, value, drawing, fits, fitAll }: 
         </button>
       </header>
       {isSeen ? (
-        <Chart series={points} {...{ title, drawing, zoom, tall, fitAll }} />
+        <Chart series={points} {...{ title, zoom, tall, fitAll }} drawing={drawn} />
       ) : (
         <div class="chart empty" />
       )}

@@ -1,5 +1,5 @@
 /** The optimizers' groups of parameters, by the names that the page has for them everywhere. */
-import { useNode } from "./hooks";
+import { useNode, useSummary } from "./hooks";
 import type { Group, Optimizers } from "./records";
 import { exact } from "./words";
 
@@ -40,8 +40,15 @@ export function groupsOf(shown: Optimizers | undefined): NamedGroup[] {
   );
 }
 
-/** What a change is of, in the page's words: "lr of SGD" for "optimizers/0/groups/0/lr". */
-export function changed(what: string, groups: NamedGroup[]): string {
-  const group = groups.find(({ path }) => what.startsWith(`${path}/`));
-  return group ? `${what.slice(group.path.length + 1)} of ${group.name}` : what;
+/** Returns what a change is of, in the page's words: "lr of SGD" for "optimizers/0/groups/0/lr". */
+export type Naming = (what: string, time: number | null) => string;
+
+/** The names of what was changed since this session began: an earlier one had other optimizers in their places. */
+export function useNaming(): Naming {
+  const groups = groupsOf(useOptimizers());
+  const began = useSummary()?.started ?? Infinity;
+  return (what, time) => {
+    const group = groups.find(({ path }) => what.startsWith(`${path}/`));
+    return group && (time ?? 0) >= began ? `${what.slice(group.path.length + 1)} of ${group.name}` : what;
+  };
 }

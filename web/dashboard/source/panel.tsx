@@ -1,8 +1,8 @@
 /** Panels that can be closed: a closed one asks the run for nothing. */
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
-import { useChoice, useShot } from "./hooks";
-import { LIVE_PATIENCE, Refusal, address, reason, request, sentence } from "./tree";
+import { useChoice, useNode, useShot } from "./hooks";
+import { LIVE_PATIENCE, address, reason, request, sentence } from "./tree";
 import { brief, exact, pointer } from "./words";
 
 interface PanelProps {
@@ -105,16 +105,19 @@ interface OnDemandProps {
 
 /** A file that is made when somebody wants it, at the next optimizer step. */
 export function OnDemand({ path, words, lacks, children }: OnDemandProps) {
+  const at = path.lastIndexOf("/");
+  const directory = useNode<{ entries: { name: string }[] }>(path.slice(0, at));
+  const isMissing = directory !== undefined && !directory.entries.some(({ name }) => name === path.slice(at + 1));
   const [told, tell] = useState<{ text?: string; error?: string; busy?: boolean }>({});
   const make = async (): Promise<void> => {
     tell({ busy: true });
     try {
       tell({ text: await (await request(`files/${address(path)}`, {}, LIVE_PATIENCE)).text() });
     } catch (error) {
-      const isMissing = error instanceof Refusal && error.status === 404;
-      tell({ error: isMissing ? `This version of midrun has no ${lacks}.` : reason(error) });
+      tell({ error: reason(error) });
     }
   };
+  if (isMissing && told.text === undefined) return <p class="faint">This version of midrun has no {lacks}.</p>;
   return (
     <div class="on-demand">
       <div class="row">

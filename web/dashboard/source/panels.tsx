@@ -1,6 +1,6 @@
 /** The panels beside metrics, controls and commands: each shows a node or two. */
 import { useState } from "preact/hooks";
-import { ArtifactLink } from "./download";
+import { ArtifactLink, useGiven } from "./download";
 import { Files } from "./files";
 import { useSummary } from "./hooks";
 import { Graph } from "./graph";
@@ -134,6 +134,7 @@ function ArtifactList({ artifact_dir, artifacts }: ArtifactsListed) {
 function ArtifactShown({ artifact: { path, size, modified } }: { artifact: Artifact }) {
   const [dot, draw] = useState<string | null>(null);
   const [trouble, tell] = useState("");
+  const isGiven = useGiven(path);
   const href = `artifacts/${address(path)}`;
   const load = (): void => {
     request(href)
@@ -149,7 +150,7 @@ function ArtifactShown({ artifact: { path, size, modified } }: { artifact: Artif
       <span class="faint">
         {bytes(size)}, {moment(modified)}
       </span>{" "}
-      {/\.(dot|gv)$/i.test(path) && (
+      {isGiven && /\.(dot|gv)$/i.test(path) && (
         <button type="button" class="quiet" onClick={() => (dot === null ? load() : draw(null))}>
           {dot === null ? "Draw" : "Close"}
         </button>

@@ -1,12 +1,10 @@
 /** The run at one glance, and the four buttons that matter: what everybody looks at first. */
 import { useEffect } from "preact/hooks";
-import { OVER, useChoice, useCommands, useHolds, useNode, useNow, useSummary, useTree } from "./hooks";
+import { OVER, useChoice, useCommands, useHolds, useNode, useNow, useStopped, useSummary, useTree } from "./hooks";
 import type { HoldList, Summary } from "./records";
 import { Send, Sending, useSending } from "./sending";
 import { by, duration, moment, number, words } from "./words";
 
-/** States of a stop after which it is done, as far as can be known. */
-const STOPPING = ["queued", "executing", "succeeded"];
 /** A run that was so near to its end, in seconds, has most likely come to it when it does not answer any more. */
 const NEAR = 30;
 
@@ -16,13 +14,12 @@ const NEAR = 30;
  */
 export function useEnd(): string {
   const summary = useSummary();
-  const holds = useHolds();
-  const commands = useCommands();
-  if (summary && OVER.includes(summary.status)) return `The run has ended: ${summary.status}.`;
-  const isStopped = commands.some(({ kind, status }) => kind === "stop" && STOPPING.includes(status));
-  if (holds?.stopped || isStopped) return "The run has ended: it was told to stop.";
+  const isStopped = useStopped();
+  const isOver = summary !== undefined && OVER.includes(summary.status);
+  if (isStopped && (!isOver || summary.status === "finished")) return "The run has ended: it was told to stop.";
+  if (isOver) return `The run has ended: ${summary.status}.`;
   const left = summary?.seconds_left;
-  return typeof left === "number" && left <= NEAR ? `The run has gone, and was ${duration(left)} from its end.` : "";
+  return typeof left === "number" && left <= NEAR ? `The run has gone, ${duration(left)} before its end: it has most likely finished.` : "";
 }
 
 /** The strip at the top. */
@@ -74,12 +71,12 @@ function statusOf(presence: ReturnType<typeof useTree>["presence"], status: stri
   return presence === "silent" && end ? "gone" : presence;
 }
 
-const STATUS: Record<string, string> = { silent: "no answer", another: "another run", starting: "connecting…" };
+const STATUS: Record<string, string> = { silent: "no answer", another: "gone", starting: "connecting…" };
 
 function Progress({ summary }: { summary: Summary }) {
   const part = summary.progress;
   if (typeof part !== "number") return null;
-  const percent = Math.floor(part * 1000) / 10;
+  const percent = (Math.floor(part * 1000) / 10).toFixed(1);
   return (
     <div class="progress">
       <progress value={part} max={1} aria-label="Progress of the run" />
@@ -93,7 +90,7 @@ function Facts({ summary, status }: { summary: Summary; status: string }) {
   const { epoch, batch, batches, max_epochs, max_steps } = summary;
   const facts: [string, string][] = [
     ["Stage", summary.stage ?? "–"],
-    ["Epoch", max_epochs && max_epochs > 0 ? `${number(epoch)} of ${number(max_epochs)}` : number(epoch)],
+    ["Epochs done", max_epochs && max_epochs > 0 ? `${number(epoch)} of ${number(max_epochs)}` : number(epoch)],
     ["Batch", batch === null ? "–" : batches ? `${number(batch + 1)} of ${number(batches)}` : number(batch + 1)],
     ["Step", max_steps && max_steps > 0 ? `${number(summary.global_step)} of ${number(max_steps)}` : number(summary.global_step)],
     ["Speed", status === "running" && typeof summary.steps_per_second === "number" ? speed(summary.steps_per_second) : "–"],
@@ -128,6 +125,7 @@ function Held({ holds }: { holds: HoldList }) {
   const { active, exception, pending, waiting } = holds;
   const now = useNow(active !== null);
   const due = active ? [] : pending;
+  const behind = waiting.filter(({ execution }) => !execution.when);
   if (!active && !exception && due.length === 0) return null;
   return (
     <div class="held">
@@ -138,7 +136,7 @@ function Held({ holds }: { holds: HoldList }) {
           </strong>
           {active.reason && `: ${active.reason}`}
           {active.place?.safe_point && `, ${words(active.place.safe_point)}`}.
-          {waiting.length > 0 && ` Commands that wait for it to end: ${waiting.length}.`}
+          {behind.length > 0 && ` Commands that wait for it to end: ${behind.length}.`}
         </p>
       )}
       {exception && <p>An exception holds the run: {exception.message}</p>}

@@ -1,10 +1,10 @@
 /** Sending something to the run, and following what becomes of it. */
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { ask } from "./ask";
 import { ArtifactLink } from "./download";
 import { useCommands, useNode, useOpen } from "./hooks";
-import { type NamedGroup, changed, groupsOf, useOptimizers } from "./optimizers";
+import { type Naming, useNaming } from "./optimizers";
 import type { Change, CommandRecord } from "./records";
 import { kinds } from "./schema";
 import { Refusal, newKey, reason, tree } from "./tree";
@@ -23,12 +23,17 @@ interface Told {
   late?: { what: string; key: string };
 }
 
+const LATE = "The run did not answer in time, and may still do it. To send the same again is safe: it is done once.";
+
 /** What a button or a form needs to send something once, and to say what came of it. */
 export function useSending() {
   const [told, tell] = useState<Told>({});
+  /** Two presses may come before anything is drawn. */
+  const isBusy = useRef(false);
   /** Send it; `asks` is the kind that says what is to be asked first. */
   const send = async (path: string, body: unknown, asks = ""): Promise<boolean> => {
-    if (told.busy) return false;
+    if (isBusy.current) return false;
+    isBusy.current = true;
     const what = JSON.stringify([path, body]);
     const key = told.late?.what === what ? told.late.key : newKey();
     const [before, pressed] = [told, document.activeElement];
@@ -36,8 +41,10 @@ export function useSending() {
       if (asks) {
         tell({ busy: true, words: "one moment…" });
         const confirm = await confirmation(asks);
-        tell(before);
-        if (confirm && !(await ask(question(confirm)))) return false;
+        if (confirm && !(await ask(question(confirm)))) {
+          tell(before);
+          return false;
+        }
       }
       tell({ busy: true, words: "sending…" });
       tell({ record: (await tree.write(path, body, key)) as CommandRecord, time: tree.now });
@@ -45,7 +52,7 @@ export function useSending() {
     } catch (error) {
       const refusal = error instanceof Refusal ? error : undefined;
       tell({
-        error: reason(error),
+        error: refusal?.id ? LATE : reason(error),
         time: tree.now,
         ...(refusal && { fields: refusal.fields }),
         ...(refusal?.id && { record: { id: refusal.id } }),
@@ -53,6 +60,7 @@ export function useSending() {
       });
       return false;
     } finally {
+      isBusy.current = false;
       refocus(pressed);
     }
   };
@@ -148,11 +156,11 @@ export function hasFailed({ status }: CommandRecord): boolean {
 
 /** A command's status in words, with what it changed and wrote or why it came to nothing. */
 export function Outcome({ command }: { command: CommandRecord }) {
-  const groups = groupsOf(useOptimizers());
+  const named = useNaming();
   const written = command.result?.artifact;
   return (
     <>
-      {outcome(command, groups)}
+      {outcome(command, named)}
       {written && (
         <>
           , <Written {...written} />
@@ -162,18 +170,20 @@ export function Outcome({ command }: { command: CommandRecord }) {
   );
 }
 
-function outcome(command: CommandRecord, groups: NamedGroup[]): string {
+function outcome(command: CommandRecord, named: Naming): string {
   if (command.error) return `${command.status}: ${command.error.message}`;
   const holds = command.status === "executing" && (command.kind === "pause" || command.kind === "hold");
   const status = holds ? "the run is held" : command.status === "succeeded" ? "done" : command.status;
-  return [status, ...details(command, groups)].join(", ");
+  return [status, ...details(command, named)].join(", ");
 }
 
-function details({ result }: CommandRecord, groups: NamedGroup[]): string[] {
-  const changes = (result?.changes ?? []).slice(0, 1).map((change) => `${changed(change.what, groups)} ${arrow(change)}`);
+function details({ result, started }: CommandRecord, named: Naming): string[] {
+  const changes = (result?.changes ?? []).slice(0, 1).map((change) => `${named(change.what, started)} ${arrow(change)}`);
+  const isSame = result?.changes?.length === 0;
   const overwriting = result?.will_be_overwritten_by ?? [];
   return [
     ...changes,
+    ...(isSame ? ["nothing has changed"] : []),
     ...(overwriting.length > 0 ? [`but ${overwriting.join(", ")} may undo it`] : []),
     ...(result?.notes ?? []),
   ];

@@ -222,7 +222,7 @@ function extremes(y: readonly (number | null)[], from: number, end: number): num
 }
 
 /** The place of the first point that is not below a value; `x` ascends. */
-function place(x: readonly number[], value: number): number {
+export function place(x: readonly number[], value: number): number {
   let [low, high] = [0, x.length];
   while (low < high) {
     const middle = (low + high) >> 1;

@@ -40,6 +40,8 @@ export class Refusal extends Error {
     readonly fields: Wrong[] = [],
     /** The id by which the run knows a write that it did not answer in time. */
     readonly id = "",
+    /** Whether midrun said why: what stands between it and the browser has words of its own. */
+    readonly isSaid = true,
   ) {
     super(message);
   }
@@ -88,6 +90,8 @@ class Tree {
   age = 0;
   /** By how many milliseconds the run's clock is ahead of this one's. */
   skew = 0;
+  /** What was answered to writes since the run was last seen: it may have gone by what was asked. */
+  answers: unknown[] = [];
   /** Why there was no answer. */
   trouble = "";
   live = false;
@@ -191,7 +195,8 @@ class Tree {
 
   private fail(error: unknown): void {
     const status = error instanceof Refusal ? error.status : 0;
-    this.isPutOff = status === LATER;
+    // Who stands between says the same when there is nothing behind it, in other words.
+    this.isPutOff = status === LATER && error instanceof Refusal && error.isSaid;
     if (this.isPutOff) return;
     this.trouble = error instanceof Refusal ? error.message : "There is no answer";
     this.presence = status === 409 ? "another" : "silent";
@@ -201,6 +206,7 @@ class Tree {
     const run = poll.nodes[INDEX] as { run_id?: string } | undefined;
     this.runId ||= run?.run_id ?? "";
     this.presence = "here";
+    this.answers = [];
     this.trouble = "";
     this.answered = Date.now();
     this.age = poll.age;
@@ -226,7 +232,9 @@ class Tree {
     const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
     try {
       const response = await request(`files/${address(path)}`, { method: "POST", headers, body: JSON.stringify(body) });
-      return await response.json();
+      const answer: unknown = await response.json();
+      this.answers.push(answer);
+      return answer;
     } finally {
       this.sent = Date.now();
       void this.refresh();
@@ -236,6 +244,11 @@ class Tree {
 
 /** Half of a character, as Python names a byte of a file's name that is no UTF-8: no address can say it. */
 const HALF = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
+/** Whether an address can say a path: it has control characters escaped, as names in the tree have. */
+export function isSayable(path: string): boolean {
+  return path.replace(HALF, "\0").search(/[\0-\x1f\x7f-\x9f]/) < 0;
+}
 
 /** A path of the tree as part of an address. */
 export function address(path: string): string {
@@ -266,7 +279,7 @@ export async function request(route: string, options: RequestInit = {}, patience
   if (response.ok) return response;
   const { detail, id } = (await response.json().catch(() => ({}))) as { detail?: Detail; id?: string };
   const words = detail === undefined ? `status ${response.status}` : sentence(detail);
-  throw new Refusal(response.status, words, Array.isArray(detail) ? detail : [], id);
+  throw new Refusal(response.status, words, Array.isArray(detail) ? detail : [], id, detail !== undefined);
 }
 
 /** What was wrong, in one sentence. */

@@ -46,16 +46,16 @@ export function label(name: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-const FACES: Record<string, string> = {
-  rest: "REST",
-  fuse: "the mount",
-  spool: "a file in the spool",
-  python: "Python",
+const WAYS: Record<string, string> = {
+  rest: "over REST",
+  fuse: "through the mount",
+  spool: "by a file in the spool",
+  python: "from Python",
 };
 
-/** Who asked for something: a name that they gave themselves, or the way they came. */
+/** Who asked for something: by a name that they gave themselves, or the way they came. */
 export function by(source: string): string {
-  return `by ${Object.hasOwn(FACES, source) ? FACES[source] : source}`;
+  return (Object.hasOwn(WAYS, source) && WAYS[source]) || `by ${source}`;
 }
 
 /** A value of any kind on one line. */
