@@ -27,6 +27,9 @@ _FREED = 0.5
 _STACKED = 16
 """Mounts, one over the other, that are taken away from one mountpoint."""
 
+_LOCAL = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "tmpfs", "ramfs", "overlay", "squashfs"}
+)
 _DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _FORCE, _DETACH, _NOFOLLOW = 1, 2, 8
 _OCTAL = re.compile(rb"\\([0-7]{3})")
@@ -93,6 +96,15 @@ def resolve(path: str) -> str:
             break
         path = os.path.join(os.path.dirname(path), Path(path).readlink())
     return path
+
+
+def is_shared(path: str) -> bool:
+    """Whether a path may lie on a file system that other machines write to, where the kernel tells of no change."""
+    path = resolve(path)
+    below = [
+        mount for mount in table() if path == mount.mountpoint or path.startswith(f"{mount.mountpoint.rstrip('/')}/")
+    ]
+    return not below or max(below, key=lambda mount: len(mount.mountpoint)).kind not in _LOCAL
 
 
 def clean(mountpoint: str) -> Mount | None:

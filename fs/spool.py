@@ -77,6 +77,15 @@ class Drop:
         """The id that its name gives the command."""
         return self.name.removesuffix(_JSON)
 
+    @property
+    def is_json(self) -> bool:
+        """Whether it is a whole document: half of one may be being written."""
+        try:
+            json.loads(self.data)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
 
 @dataclass
 class _Seen:

@@ -123,7 +123,7 @@ class Attachment:
             vars(module)["_midrun"].setup(module, stage)
             return
         try:
-            self._start(trainer, module)
+            self._start(trainer, module, stage)
         except Exception as error:
             self._raised(error, "failed")
             self._stop()
@@ -136,7 +136,7 @@ class Attachment:
                 return
         self._stop()
 
-    def _start(self, trainer: Trainer, module: LightningModule) -> None:
+    def _start(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         from midrun.loop import Ending, LightningLoop  # noqa: PLC0415 - these load torch
         from midrun.ranks import Ranks  # noqa: PLC0415
         from midrun.run import Run  # noqa: PLC0415
@@ -153,6 +153,8 @@ class Attachment:
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
         self.quicken(module)
+        # Lightning calls all callbacks' before the model's own, in which the run begins.
+        run.hooks.call("setup", {"stage": stage})
 
     def _raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note the exception that ends the loop; it goes on its way, whatever becomes of the note."""

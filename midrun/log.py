@@ -67,9 +67,16 @@ class RunLog:
             self._said.add(kind or message)
             self._say(logging.WARNING, message)
 
+    def note(self, message: str) -> None:
+        """Say what is for who reads the file: the terminal does not have it."""
+        self._put(logging.INFO, message)
+
     def _say(self, level: int, message: str) -> None:
         # A terminal can stand still too: like the disk, it is never waited for by who has something to say.
         self._tell(lambda: tell(level, message))
+        self._put(level, message)
+
+    def _put(self, level: int, message: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {logging.getLevelName(level)} {message}\n"
         self._write(lambda: self._append(line))
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from midrun.command import Change
 from midrun.hooks import is_reached
 from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
+from midrun.shell.callbacks import Call, Caller
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -123,6 +124,9 @@ class Loop(Protocol):
 
     def sample(self, batch: int | None) -> Sample:
         """Take a sample at a safe point, where `batch` is the index of the batch."""
+
+    def caller(self, call: Call) -> Caller:
+        """Return what has the loop call at each of its callbacks, once it is attached."""
 
 
 class LightningLoop:
@@ -307,6 +311,10 @@ class LightningLoop:
         copies = copies_of(metrics, rates) if self._on_device else ()
         taken = (steps.total.completed, self._epochs.completed, batch, time.time(), metrics, rates, copies)
         return tuple.__new__(Sample, taken)
+
+    def caller(self, call: Call) -> Caller:
+        """Return what has the Trainer call at each of its callbacks, once it is attached."""
+        return Caller(self._trainer, call)
 
     def _metrics(self) -> dict[str, Scalar]:
         """Return what has been logged up to now, under the names that `trainer.callback_metrics` gives.

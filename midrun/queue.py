@@ -7,10 +7,10 @@ only where it is about to do one.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -143,6 +143,14 @@ class Queue:
         command.change(status=status, finished=time.time(), result=result, error=error, place=place)
         self._worker.put(partial(self._finished, command))
         self._run.changed()
+
+    def look(self, patience: float) -> None:
+        """Take in what was put into `new/` up to now, so that the next safe point has it."""
+        done: SimpleQueue[None] = SimpleQueue()
+        self._worker.put(self._look)
+        self._worker.put(partial(done.put, None))
+        with suppress(Empty):
+            done.get(timeout=patience)
 
     def cancel(self, commands: Iterable[Command], by: str) -> list[str]:
         """Cancel commands that wait, and return the ids of those that still did."""
@@ -284,7 +292,7 @@ class Queue:
             else:
                 self._accept(command, drop)
         except Fault as fault:
-            if not drop.settled and isinstance(fault, Invalid) and not _is_json(drop.data):
+            if not drop.settled and isinstance(fault, Invalid) and not drop.is_json:
                 return
             reason = {"detail": fault.detail, "status": fault.status, "time": time.time()}
             if self._write(partial(self._spool.reject, drop, reason)):
@@ -439,11 +447,3 @@ class Queue:
 
 class _Stays(OSError):  # noqa: N818 - it says what becomes of the file
     """A file stays in `new/`, since the disk does not take its record."""
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return True

@@ -12,6 +12,7 @@ from midrun.history import HistoryFiles
 from midrun.meta import Meta
 from midrun.model import Model
 from midrun.sample import Values
+from midrun.shell.hooks import Hooks
 from midrun.state import State
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Root(Dir):
         self.control = ControlDir(run)
         self.commands = Commands(run)
         self.holds = HoldFiles(run)
+        self.hooks = Hooks(run)
 
     def last_state(self) -> dict[str, Any]:
         """Return what `last-state.json` keeps for when nobody can be asked any more. It may wait for a device."""

@@ -40,13 +40,13 @@ from midrun.root import Root
 from midrun.safepoint import STEP, SafePoints
 from midrun.sample import NOTHING, Sample, Values
 from midrun.services import Service, insist
+from midrun.shell.hooks import ShellHooks
 from midrun.state import ExceptionRecord, exception_record
 from midrun.worker import Worker
 
 T = TypeVar("T")
 
 _SERVICES = ("rest", "fuse", "watcher", "records", "spool", "history", "hooks", "torch-debug")
-_NOT_YET = "this version of midrun does not have it"
 _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
 _GIL_BREAK = 0.0002
@@ -121,14 +121,14 @@ class Run:
         self.queue = Queue(self, self.directory)
         self.holds = Holds(self)
         self.points = SafePoints(self)
+        self.hooks = ShellHooks(self)
         self.pace = Pace(lambda: self.loop.limits)
         self.history = History(self._look, self.services["history"])
         self.root = Root(self)
         self.tree = Tree(self.root, aside=self._slow.put, refused=self.control_errors.add)
         self._answers = Answers(self.tree, self._page)
         ties = Ties(self._answers, self._page, log, self.disk.put)
-        named = {"run_id": run_id, "run_dir": str(directory)}
-        self.rest = Rest(self.services["rest"], ties, config, named, port)
+        self.rest = Rest(self.services["rest"], ties, config, {"run_id": run_id, "run_dir": str(directory)}, port)
         self._mount = Mount(self.services["fuse"], ties, str(self.mountpoint), run_id, writable=config.fuse_control)
 
     # ---- life
@@ -143,8 +143,8 @@ class Run:
         self.queue.start()
         self.history.start()
         self._answers.start()
-        for name in ("hooks", "torch-debug"):
-            self.services[name].turn_off(_NOT_YET)
+        self.hooks.start()
+        self.services["torch-debug"].turn_off("this version of midrun does not have it")
         for enabled, option, face in self._faces():
             if enabled:
                 face.service.start()
@@ -164,15 +164,15 @@ class Run:
         self._outcome = self._outcome or "finished"
         self.session["ended"] = time.time()
         self.session["outcome"] = self._outcome
-        deadline = time.monotonic() + _STOP_PATIENCE
         faces = [face for enabled, _, face in self._faces() if enabled]
         steps: list[Callable[[], object]] = [
+            self.hooks.stop,
             lambda: self.publish(self.sample.batch),
             self.history.stop,
             lambda: self.queue.stop(_STOP_PATIENCE),
             self.loop.close,
             *(face.stop for face in faces),
-            *(partial(face.join, deadline) for face in faces),
+            *(partial(face.join, time.monotonic() + _STOP_PATIENCE) for face in faces),
             lambda: self.disk.put(self._write_last_state),
             lambda: self.disk.put(self._write_run_record),
             self._answers.stop,

@@ -1,6 +1,7 @@
-"""What all tests share: how often a test repeats what it repeats."""
+"""What all tests share: how often a test repeats what it repeats, and that its failure is told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 
@@ -22,3 +23,17 @@ def times(pytestconfig: pytest.Config) -> Callable[[int], int]:
     """Say how often to repeat: as often as asked under --long, a tenth of that otherwise."""
     long = bool(pytestconfig.getoption("--long"))
     return lambda full: full if long else max(1, full // 10)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let a failure that quotes half of a character be told: xdist sends UTF-8, and would end instead."""
+    return _sayable((yield))
+
+
+def _sayable(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _sayable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_sayable(value) for value in data]
+    return data.encode(errors="backslashreplace").decode() if isinstance(data, str) else data

@@ -202,7 +202,9 @@ def test_a_stage_starts_and_stops_a_run(stages: list[str], tmp_path: Path) -> No
         session = record(only_directory(tmp_path))["session"]
         assert session["outcome"] == "finished"
         assert session["ended"] >= session["started"]
-    assert alive == [["midrun-disk", "midrun-history", "midrun-slow", "midrun-spool", "midrun-tree"]] * len(stages)
+    assert alive == [
+        ["midrun-disk", "midrun-history", "midrun-hooks", "midrun-slow", "midrun-spool", "midrun-tree"]
+    ] * len(stages)
 
 
 def test_two_models_run_at_once_in_one_process(tmp_path: Path) -> None:
@@ -371,7 +373,7 @@ def test_the_log_says_where_the_run_is(tmp_path: Path) -> None:
 
 
 def test_a_reader_never_sees_half_a_record(tmp_path: Path) -> None:
-    seen, torn, over = {"run.json": 0, "last-state.json": 0}, [], threading.Event()
+    seen, torn, over = {"run.json": 0, "last-state.json": 0, "midrun-hooks-state.json": 0}, [], threading.Event()
 
     def look() -> None:
         while not over.is_set():

@@ -141,6 +141,7 @@ def test_a_key_that_is_held_down_asks_once(opening: Opening, board: Board) -> No
     page = visit.page
     stop, dialog = page.get_by_role("button", name="Stop…"), page.get_by_role("dialog")
     stop.click()
+    expect(dialog).to_be_visible()
     page.keyboard.press("Escape")  # Now the page knows what to ask, and need not wait for it.
     expect(dialog).to_have_count(0)
     stop.focus()

@@ -1,0 +1,83 @@
+"""Nested values: what is in a batch, whatever it is made of, each part by its path.
+
+A path is the name of the whole and the steps that lead to the part: `batch.images.0`. Containers are mappings, lists,
+tuples, dataclasses and any object with attributes; what they hold is looked at and nothing of it is called, as far as
+Python lets one look without calling.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from numbers import Number
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+MOST_PARTS = 10_000
+"""Parts of one value that are looked at."""
+DEEPEST = 24
+"""Steps to a part."""
+
+_PLAIN = (
+    *(str, bytes, bytearray, Number, type(None), type, BaseException),
+    *(torch.Tensor, np.ndarray, torch.nn.Module, torch.optim.Optimizer),
+)
+"""What is met as a whole; modules and optimizers are looked at by others."""
+
+
+class Part(NamedTuple):
+    """A part of a value; the first is the whole."""
+
+    path: str
+    value: Any
+
+
+def parts(value: Any, path: str) -> Iterator[Part]:  # noqa: ANN401 - a batch may be anything
+    """Iterate over a value and all that it holds, a container before its contents. What holds itself is met once."""
+    return islice(_parts(value, path, frozenset(), 0), MOST_PARTS)
+
+
+def is_container(value: object) -> bool:
+    """Whether a value is looked into."""
+    if isinstance(value, _PLAIN) or callable(value):
+        return False
+    return isinstance(value, Mapping | Sequence) or hasattr(value, "__dict__") or hasattr(value, "__slots__")
+
+
+def _parts(value: Any, path: str, above: frozenset[int], depth: int) -> Iterator[Part]:  # noqa: ANN401 - as above
+    yield Part(path, value)
+    if depth >= DEEPEST or id(value) in above or not is_container(value):
+        return
+    above = above | {id(value)}
+    for step, held in _contents(value):
+        yield from _parts(held, f"{path}.{step}", above, depth + 1)
+
+
+def _contents(value: Any) -> Iterable[tuple[str, Any]]:  # noqa: ANN401 - as above
+    """Return what a container holds, by the steps that lead there."""
+    try:
+        if isinstance(value, Mapping):
+            return [(str(key), held) for key, held in islice(value.items(), MOST_PARTS)]
+        if isinstance(value, Sequence):
+            names = getattr(value, "_fields", None)
+            steps: Iterable[str] = names if isinstance(names, tuple) else map(str, range(len(value)))
+            return list(islice(zip(steps, value, strict=False), MOST_PARTS))
+        if dataclasses.is_dataclass(value):
+            return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        held = {name: getattr(value, name) for name in _slots(value) if hasattr(value, name)} | vars_of(value)
+        return list(held.items())
+    except Exception:  # noqa: BLE001 - a container of the user's is anybody's code
+        return []
+
+
+def _slots(value: object) -> list[str]:
+    named = [getattr(kind, "__slots__", ()) for kind in type(value).__mro__]
+    return [name for names in named for name in ([names] if isinstance(names, str) else names) if name[:1] != "_"]
+
+
+def vars_of(value: object) -> dict[str, Any]:
+    """Return the attributes that an object keeps, those of its own affair left out."""
+    return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}

@@ -1,0 +1,247 @@
+"""The shell hooks of a run: the scripts that are executable run where Lightning calls its callbacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from midrun.fs.render import render
+from midrun.fs.tree import Dir, file
+from midrun.shell.execution import Ended, execute
+from midrun.shell.payload import described, saved
+from midrun.shell.scripts import KINDS, Scripts
+from midrun.shell.watch import Watch
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+FAILING = 3
+"""Failures in a row from which on a script is said to fail."""
+_PATIENCE = 1.0
+_PREFIX = "midrun-hook-"
+
+
+class ScriptRecord(TypedDict):
+    """What became of one script."""
+
+    enabled: bool
+    runs: int
+    failures: int
+    failures_in_a_row: int
+    is_failing: bool
+    """Whether that are three or more; it goes on being run."""
+    seconds: float | None
+    """How long the last run took."""
+    trouble: str | None
+    """What was wrong with the last run."""
+    time: float | None
+    """When it ended."""
+
+
+class HooksIndex(TypedDict):
+    """The shell hooks."""
+
+    directory: str
+    enabled: list[str]
+    """The scripts that are executable."""
+    scripts: dict[str, ScriptRecord]
+    """Those, and the others that have run."""
+
+
+class ShellHooks:
+    """The shell hooks of one run.
+
+    Parameters
+    ----------
+    run
+        The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._service = run.services["hooks"]
+        self.scripts = Scripts(run.directory)
+        self._enabled: dict[str, list[Path]] = {}
+        """By callback; replaced whole, by the thread that watches."""
+        self._records: dict[str, ScriptRecord] = {}
+        self._caller = run.loop.caller(self.call)
+        self._watch: Watch | None = None
+
+    # ---- the run's life
+
+    def start(self) -> None:
+        """Make the scripts, and run from now on those that are executable."""
+        config = self._run.config
+        if not config.hooks_enabled:
+            self._service.turn_off("hooks_enabled=False")
+            return
+        self._service.start()
+        source = None if config.hooks_source_dir is None else Path(config.hooks_source_dir)
+        try:
+            self.scripts.install(source)
+            self._look()
+            self._watch = Watch([self.scripts.directory / kind for kind in KINDS], self._look)
+        except OSError as error:
+            self._service.fail(f"{self.scripts.directory} can't be made: {error}")
+        else:
+            self._service.run()
+
+    def stop(self) -> None:
+        """Run none any more. The training thread calls it."""
+        if self._watch is not None:
+            self._watch.stop(_PATIENCE)
+        self._enabled = {}
+        self._caller.detach()
+
+    def _look(self) -> None:
+        """Look which scripts are executable. Any thread may."""
+        enabled = self.scripts.enabled()
+        if enabled == self._enabled:
+            return
+        self._enabled = enabled
+        if enabled:
+            self._caller.attach()
+        self._run.changed()
+
+    # ---- the training thread
+
+    def call(self, name: str, arguments: dict[str, Any]) -> None:
+        """Run the scripts of a callback. Whatever they do, training goes on."""
+        enabled = self._enabled
+        if not enabled:
+            self._caller.detach()
+            if self._enabled:  # One was enabled just now, while the Trainer still had the caller.
+                self._caller.attach()
+            return
+        for script in enabled.get(name, ()):
+            try:
+                trouble, seconds = self._call(script, name, arguments)
+            except Exception as error:  # noqa: BLE001 - a batch is anybody's code, and the disk may be full
+                trouble, seconds = f"{type(error).__name__}: {error}", 0.0
+            self._note(script, trouble, seconds)
+        if name in enabled:
+            self._run.queue.look(_PATIENCE)
+
+    def _call(self, script: Path, name: str, arguments: dict[str, Any]) -> tuple[str, float]:
+        """Run one script, and return what was wrong and how long it took."""
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
+            directory = Path(made)
+            payload = directory / "payload.json"
+            payload.write_bytes(render(payload.name, self._payload(script, name, arguments, directory)))
+            try:
+                ended = self._execute(script, payload, name)
+            except OSError as error:
+                return _untold(script, error), 0.0
+        return ended.trouble, ended.seconds
+
+    def _payload(self, script: Path, name: str, arguments: dict[str, Any], directory: Path) -> dict[str, Any]:
+        run, kind = self._run, script.parent.name
+        sample = run.loop.sample(arguments.get("batch_idx", run.loop.batch))
+        return {
+            "callback": name,
+            "kind": kind,
+            "run_id": run.run_id,
+            "run_dir": str(run.directory),
+            "rank": run.ranks[0]["rank"],
+            "stage": run.loop.stage,
+            "global_step": sample.global_step,
+            "epoch": sample.epoch,
+            "batch_idx": sample.batch,
+            "time": sample.time,
+            "metrics": sample.values().metrics,
+            "arguments": saved(arguments, directory) if kind == "heavy" else described(arguments),
+        }
+
+    def _execute(self, script: Path, payload: Path, name: str) -> Ended:
+        run, shown = self._run, _shown(script)
+        return execute(
+            script,
+            [str(payload)],
+            environment={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+                "MIDRUN_RUN_DIR": str(run.directory),
+                "MIDRUN_SPOOL": str(run.directory / "spool" / "new"),
+                "MIDRUN_URL": run.rest_url or "",
+                "MIDRUN_RANK": str(run.ranks[0]["rank"]),
+                "MIDRUN_CALLBACK": name,
+            },
+            directory=run.directory,
+            timeout=run.config.hooks_timeout_s,
+            line=lambda text: run.log.note(f"hook {shown}: {text}"),
+        )
+
+    def _note(self, script: Path, trouble: str, seconds: float) -> None:
+        shown, log = _shown(script), self._run.log
+        before = self._records.get(shown)
+        in_a_row = (before["failures_in_a_row"] if before else 0) + 1 if trouble else 0
+        self._records[shown] = ScriptRecord(
+            enabled=True,
+            runs=(before["runs"] if before else 0) + 1,
+            failures=(before["failures"] if before else 0) + bool(trouble),
+            failures_in_a_row=in_a_row,
+            is_failing=in_a_row >= FAILING,
+            seconds=round(seconds, 6),
+            trouble=trouble or None,
+            time=time.time(),
+        )
+        if trouble:
+            log.note(f"hook {shown} failed: {trouble}")
+            log.alert(f"the hook {shown} fails, and training goes on: {trouble}", f"hook {shown}")
+        if in_a_row == FAILING:
+            log.alert(f"the hook {shown} has failed {FAILING} times in a row; it goes on being run", f"hooks {shown}")
+
+    # ---- any thread
+
+    def index(self) -> HooksIndex:
+        """Return the scripts that are executable, and what became of all that have run."""
+        enabled = [_shown(script) for scripts in self._enabled.values() for script in scripts]
+        unrun = ScriptRecord(
+            enabled=True,
+            runs=0,
+            failures=0,
+            failures_in_a_row=0,
+            is_failing=False,
+            seconds=None,
+            trouble=None,
+            time=None,
+        )
+        records = {**dict.fromkeys(enabled, unrun), **dict(self._records)}
+        return HooksIndex(
+            directory=str(self.scripts.directory),
+            enabled=sorted(enabled),
+            scripts={name: {**record, "enabled": name in enabled} for name, record in sorted(records.items())},
+        )
+
+
+class Hooks(Dir):
+    """The shell hooks."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @file("index.json", cached=False)
+    def index(self) -> HooksIndex:
+        """The scripts that are executable, and what became of those that have run."""
+        return self._run.hooks.index()
+
+
+def _shown(script: Path) -> str:
+    """Return a script's name below `hooks/`."""
+    return f"{script.parent.name}/{script.name}"
+
+
+def _untold(script: Path, error: OSError) -> str:
+    """Return why a script could not be started: the system's words name the script, whatever it misses."""
+    try:
+        with script.open("rb") as text:
+            first = text.readline(200).decode(errors="backslashreplace").rstrip()
+    except OSError:
+        return str(error)
+    if isinstance(error, FileNotFoundError) and first.startswith("#!"):
+        return f"its first line names an interpreter that is not there: {first}"
+    return str(error)

@@ -1,0 +1,103 @@
+"""The payload: what a shell hook is told of its callback.
+
+Every part of the callback's arguments is described by its path. A heavy hook finds the tensors in files beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from midrun.fs import names
+from midrun.nested import Part, is_container, parts
+from midrun.sample import is_real_scalar
+
+MOST_BYTES = 1 << 30
+"""Bytes of tensors that are saved for one callback."""
+_LONGEST_TEXT = 1000
+
+_WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64} | {
+    dtype: torch.float32 for name in dir(torch) if name.startswith("float8_") for dtype in [getattr(torch, name)]
+}
+"""What numpy has no type for, and the type that holds every one of its values."""
+
+
+def described(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what each part of the arguments is, by its path."""
+    return {part.path: _description(part.value) for part in _all(arguments)}
+
+
+def saved(arguments: Mapping[str, Any], directory: Path) -> dict[str, dict[str, Any]]:
+    """Return what each part of the arguments is, and save the tensors as `.npy` files. Raises OSError."""
+    found: dict[str, dict[str, Any]] = {}
+    left = MOST_BYTES
+    for part in _all(arguments):
+        found[part.path] = description = _description(part.value)
+        if not isinstance(part.value, torch.Tensor | np.ndarray):
+            continue
+        try:
+            array = array_of(part.value, left)
+        except Exception as error:  # noqa: BLE001 - a tensor may be of any library's kind, on any device
+            description["left_out"] = str(error)[:_LONGEST_TEXT]
+            continue
+        left -= array.nbytes
+        path = directory / names.escape(f"{part.path}.npy")
+        np.save(path, array, allow_pickle=False)
+        description |= {"file": str(path), "stored_as": str(array.dtype)}
+    return found
+
+
+def array_of(value: torch.Tensor | np.ndarray, most: int) -> np.ndarray:
+    """Return a tensor as an array with the same values.
+
+    What numpy has no type for is held by the next type that it has: bfloat16 and the 8-bit floats by float32. Raises
+    TypeError for what no array can hold, and ValueError for what has more than `most` bytes.
+    """
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise TypeError("an array of Python objects has no plain form")
+    else:
+        _refuse_what_is_not_plain(value)
+    if value.nbytes > most:
+        raise ValueError(f"its {value.nbytes} bytes are over the limit of {MOST_BYTES} for one callback")
+    if isinstance(value, np.ndarray):
+        return value
+    dense = value.detach().resolve_conj().resolve_neg()
+    return dense.to("cpu", _WIDER.get(value.dtype, value.dtype)).numpy()
+
+
+def _refuse_what_is_not_plain(tensor: torch.Tensor) -> None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(f"a {type(tensor).__name__} may be spread over devices or ranks")
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise TypeError("only dense tensors have a plain form")
+
+
+def _all(arguments: Mapping[str, Any]) -> list[Part]:
+    return [part for name, value in arguments.items() for part in parts(value, name)]
+
+
+def _description(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a callback's argument may be anything
+    """Return what a value is; of a tensor on a device, whose numbers would have to be waited for, only its form."""
+    found: dict[str, Any] = {"type": type(value).__name__}
+    match value:
+        case torch.Tensor():
+            found |= {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+            found["device"] = str(value.device)
+            if is_real_scalar(value) and value.device.type == "cpu":
+                found["value"] = value.item()
+        case np.ndarray():
+            found |= {"shape": list(value.shape), "dtype": str(value.dtype)}
+        case None | bool() | int() | float() | np.number():
+            found["value"] = value
+        case str():
+            found["value"] = value[:_LONGEST_TEXT]
+        case BaseException():
+            found["message"] = str(value)[:_LONGEST_TEXT]
+        case Mapping() | Sequence() if is_container(value):
+            found["length"] = len(value)
+    return found

@@ -1,0 +1,78 @@
+"""The watch: notices within a moment that a script was made executable, or is no more.
+
+The kernel tells of a change of modes (inotify's IN_ATTRIB; a directory's own time does not change by it). It knows
+nothing of what another machine does to a shared directory, so the scripts are looked at every now and then as well, and
+often where the directory lies on such a file system.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from midrun.fs import mounts
+
+_CHANGES = 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
+"""IN_ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE, DELETE_SELF, MOVE_SELF: inotify(7)."""
+_CLOEXEC, _NONBLOCK = 0o2000000, 0o4000
+_OFTEN, _SELDOM = 0.1, 2.0
+"""Seconds between two looks, where the kernel does not tell and where it does."""
+_CHUNK = 1 << 14
+
+
+class Watch:
+    """A thread that looks at once when something changes in directories, and every now and then.
+
+    Parameters
+    ----------
+    directories
+        What is watched.
+    look
+        Called from the thread.
+    """
+
+    def __init__(self, directories: Iterable[Path], look: Callable[[], object]) -> None:
+        self._directories = list(directories)
+        self._look = look
+        self._changes, self._interval = self._open()
+        self._end, self._told = os.pipe2(os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="midrun-hooks", daemon=True)
+        self._thread.start()
+
+    def stop(self, patience: float) -> None:
+        """End the thread."""
+        os.close(self._told)
+        self._thread.join(patience)
+
+    def _open(self) -> tuple[int, float]:
+        """Return a descriptor that becomes readable by changes, or -1, and how long to wait at most."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        changes = int(libc.inotify_init1(_CLOEXEC | _NONBLOCK))
+        if changes < 0:
+            return -1, _OFTEN
+        added = [libc.inotify_add_watch(changes, os.fsencode(path), _CHANGES) for path in self._directories]
+        is_told = all(number >= 0 for number in added) and not any(
+            mounts.is_shared(str(path)) for path in self._directories
+        )
+        return changes, _SELDOM if is_told else _OFTEN
+
+    def _run(self) -> None:
+        poll = select.poll()
+        for fd in (self._end, self._changes):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        try:
+            while not any(fd == self._end for fd, _ in poll.poll(self._interval * 1000)):
+                with suppress(BlockingIOError):
+                    while self._changes >= 0 and os.read(self._changes, _CHUNK):
+                        pass
+                self._look()
+        finally:
+            for fd in (self._end, self._changes):
+                if fd >= 0:
+                    os.close(fd)
