@@ -13,6 +13,7 @@ from tests import browsing
 from tests.browsing import Visiting
 from tests.web.board import Board
 from tests.web.dashboard.looking import Opening
+from tests.web.dashboard.records import hooks, script
 
 chromium, visiting = browsing.chromium, browsing.visiting
 
@@ -38,7 +39,7 @@ def board(tmp_path: Path) -> Board:
     board.furnish(
         phases=PHASES,
         memory={"allocated": 1024, "by <i>pool</i>": [1, 2.5, math.nan]},
-        hooks={"hooks": {"notify.sh": {"state": "idle"}}},
+        hooks=hooks(**{"light/notify.sh": script()}),
         host="machine",
     )
     board.summary = "a summary of <b>it</b>"

@@ -88,6 +88,7 @@ def open_all(page: Page) -> None:
     while closed.count():
         closed.first.click()
     settle(page)
+    painted(page)  # Until then things move, and a press may miss.
 
 
 def texts(page: Page, selector: str) -> list[str]:

@@ -46,6 +46,25 @@ def hold(**more: Any) -> dict[str, Any]:
     }
 
 
+def script(**more: Any) -> dict[str, Any]:
+    """Return a shell hook as it is listed."""
+    return {
+        "enabled": True,
+        "runs": 3,
+        "failures": 0,
+        "failures_in_a_row": 0,
+        "is_failing": False,
+        "seconds": 0.0125,
+        "trouble": None,
+        **more,
+    }
+
+
+def hooks(**scripts: dict[str, Any]) -> dict[str, Any]:
+    """Return a list of shell hooks."""
+    return {"directory": "/data/run/hooks", "scripts": scripts}
+
+
 def exception(text: str) -> dict[str, Any]:
     return {
         "type": text,
@@ -104,7 +123,7 @@ def harm(board: Board) -> None:
     board.furnish(
         phases={"verdict": TEXT, "phases": {name: {"share": 1 / len(HOSTILE)} for name in HOSTILE}},
         memory=dict.fromkeys(HOSTILE, TEXT),
-        hooks=dict.fromkeys(HOSTILE, TEXT),
+        hooks={"directory": TEXT, "scripts": dict.fromkeys(HOSTILE, script(trouble=TEXT))},
         host=HOSTILE[0],
     )
     board.summary = TEXT

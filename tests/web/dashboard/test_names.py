@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.board import HOSTILE, Board
-from tests.web.dashboard.looking import NAMES, Opening, open_all, refresh, texts
+from tests.web.dashboard.looking import NAMES, Opening, open_all, painted, refresh, texts
 from tests.web.dashboard.records import TEXT, graph_of_harm, harm
 from tests.web.sample import wait_until
 
@@ -34,6 +34,8 @@ def test_hostile_names_and_texts_are_shown_as_text_and_run_nothing(opening: Open
     page = visit.page
     open_all(page)
     page.get_by_role("button", name=re.compile(r"^All \d")).first.click()
+    expect(page.get_by_role("button", name="Fewer")).to_be_visible()
+    painted(page)  # What is below has moved by then.
     page.get_by_role("button", name="Show a live summary").click()
     expect(page.get_by_role("region", name="model/summary-live.txt")).to_contain_text("{{constructor.constructor")
     expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE[0])
@@ -42,10 +44,11 @@ def test_hostile_names_and_texts_are_shown_as_text_and_run_nothing(opening: Open
     assert set(page.locator("article").evaluate_all(NAMES)) == set(HOSTILE)
     labels = [each or "(no name)" for each in reversed(HOSTILE)]
     assert texts(page, ".setting label")[1:] == labels
-    for table in ("Hyperparameters", "Hooks", "CUDA memory"):
+    for table in ("Hyperparameters", "CUDA memory"):
         assert texts(page, f"table[aria-label='{table}'] th") == [name or "(no name)" for name in HOSTILE]
     assert set(HOSTILE) <= {each.removeprefix(" ") for each in texts(page, "table[aria-label='Phases of a batch'] th")}
     assert texts(page, "table[aria-label=Services] th") == HOSTILE
+    assert texts(page, "table[aria-label=Hooks] tbody th") == [f"{name or '(no name)'} {TEXT}" for name in HOSTILE]
     assert texts(page, "[role=alert] strong") == [f"{name} does not work" for name in HOSTILE]
     shown = "\0".join(texts(page, ".commands"))
     for text in (TEXT, f"{HOSTILE[0]} {HOSTILE[1]} → {HOSTILE[2]}", f"pause by {TEXT}: {TEXT}"):

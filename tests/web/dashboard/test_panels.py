@@ -13,7 +13,7 @@ from midrun.fs.faults import Conflict
 from midrun.fs.later import Later
 from tests.web.board import Board
 from tests.web.dashboard.looking import NOTHING, Opening, open_all, refresh
-from tests.web.dashboard.records import hold
+from tests.web.dashboard.records import hold, hooks, script
 from tests.web.sample import wait_until
 
 pytestmark = pytest.mark.browser
@@ -55,7 +55,11 @@ def test_panels_show_the_nodes_that_a_run_has(opening: Opening, board: Board) ->
         ["by <i>pool</i> · 1", "2.5"],
         ["by <i>pool</i> · 2", "NaN"],
     ]
-    expect(page.get_by_role("table", name="Hooks")).to_contain_text("hooks · notify.sh · state")
+    rows = page.get_by_role("table", name="Hooks").locator("tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [
+        ["Script", "Runs", "Failed", "Last"],
+        ["light/notify.sh", "3", "0", "12.5 ms"],
+    ]
     page.get_by_role("button", name="Show a live summary").click()
     expect(page.get_by_role("region", name="model/summary-live.txt")).to_have_text("a summary of <b>it</b>\n")
     assert visit.was_clean()
@@ -91,9 +95,24 @@ def test_how_long_a_run_is_held_is_told_by_its_own_clock(opening: Opening, board
     assert visit.was_clean()
 
 
+def test_scripts_that_fail_are_told_beside_their_names(opening: Opening, board: Board) -> None:
+    failing = script(runs=9, failures=5, failures_in_a_row=4, is_failing=True, trouble="exit status 3")
+    listed = hooks(**{"heavy/a.sh": failing, "light/b.sh": script(enabled=False)})
+    board.furnish(phases={}, memory={}, hooks=listed, host="machine")
+    visit = opening(board)
+    rows = visit.page.get_by_role("table", name="Hooks").locator("tbody tr")
+    expect(rows.nth(0)).to_contain_text("heavy/a.sh failed 4 times in a row")
+    expect(rows.nth(0).locator(".wrong")).to_have_text("exit status 3")
+    expect(rows.nth(1)).to_contain_text("light/b.sh off")
+    board.furnish(phases={}, memory={}, hooks=hooks(), host="machine")
+    refresh(visit.page)
+    expect(visit.page.get_by_text("No script is executable")).to_contain_text("(chmod +x) in /data/run/hooks")
+    assert visit.was_clean()
+
+
 def test_a_phase_of_an_hundredth_is_drawn_as_such(opening: Opening, board: Board) -> None:
     shares = {"most": {"share": 0.7}, "little": {"share": 0.01}, "none": {"share": 0.0}}
-    board.furnish(phases={"phases": shares}, memory={}, hooks={}, host="machine")
+    board.furnish(phases={"phases": shares}, memory={}, hooks=hooks(), host="machine")
     visit = opening(board)
     parts = visit.page.locator(".stack .phase")
     widths = parts.evaluate_all("(all) => all.map((each) => each.getBoundingClientRect().width)")

@@ -39,8 +39,8 @@ export function Panels() {
       <Panel title="Inspectors">{() => <Inspectors />}</Panel>
       <Panel title="Hooks">
         {() => (
-          <Node path="hooks/index.json" lacks="shell hooks">
-            {(hooks) => <Document value={hooks} label="Hooks" />}
+          <Node<HooksListed> path="hooks/index.json" lacks="shell hooks">
+            {(hooks) => <HooksShown {...hooks} />}
           </Node>
         )}
       </Panel>
@@ -252,6 +252,66 @@ function Inspectors() {
       </OnDemand>
       <OnDemand path="model/summary-live.txt" words="Show a live summary" lacks="live summary of the model" />
     </>
+  );
+}
+
+interface Script {
+  enabled: boolean;
+  runs: number;
+  failures: number;
+  failures_in_a_row: number;
+  is_failing: boolean;
+  seconds: number | null;
+  trouble: string | null;
+}
+
+interface HooksListed {
+  directory: string;
+  scripts: Record<string, Script>;
+}
+
+function HooksShown({ directory, scripts }: HooksListed) {
+  const shown = Object.entries(scripts);
+  return (
+    <>
+      <p class="faint prose">
+        {shown.length === 0 && "No script is executable. To enable one, set its execute bit (chmod +x) in "}
+        {directory}
+      </p>
+      {shown.length > 0 && (
+        <table aria-label="Hooks">
+          <thead>
+            <tr>
+              <th scope="col">Script</th>
+              <th scope="col">Runs</th>
+              <th scope="col">Failed</th>
+              <th scope="col">Last</th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map(([name, script]) => (
+              <ScriptShown key={name} name={name} script={script} />
+            ))}
+          </tbody>
+        </table>
+      )}
+    </>
+  );
+}
+
+function ScriptShown({ name, script }: { name: string; script: Script }) {
+  const { enabled, runs, failures, failures_in_a_row, is_failing, seconds, trouble } = script;
+  return (
+    <tr>
+      <th scope="row">
+        {name || "(no name)"} {!enabled && <span class="tag">off</span>}
+        {is_failing && <span class="tag failed">failed {number(failures_in_a_row)} times in a row</span>}
+        {trouble && <div class="wrong">{trouble}</div>}
+      </th>
+      <td class="number">{number(runs)}</td>
+      <td class="number">{number(failures)}</td>
+      <td class="number">{milliseconds(seconds ?? undefined)}</td>
+    </tr>
   );
 }
 
