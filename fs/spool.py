@@ -78,6 +78,11 @@ class Drop:
         return self.name.removesuffix(_JSON)
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether it has a name of files that are being written."""
+        return self.name.endswith((".tmp", ".part", ".swp", "~"))
+
+    @property
     def is_json(self) -> bool:
         """Whether it is a whole document: half of one may be being written."""
         try:

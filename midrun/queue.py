@@ -42,8 +42,6 @@ _CLAIM_PATIENCE = 1.0
 _STAYING = 50
 """Files that are looked at in one look although there is no place for them: one behind them may need none."""
 _CLOSED = "the stage has ended, and takes no more commands"
-_UNFINISHED = (".tmp", ".part", ".swp", "~")
-"""Endings of files that are being written."""
 
 
 class Queue:
@@ -280,12 +278,13 @@ class Queue:
         late
             For a file that was there before the stage: the ids whose files may have been taken in already.
         """
-        if drop.name.endswith(_UNFINISHED) or (not drop.name.endswith(".json") and not drop.settled):
+        if drop.is_unfinished or (not drop.name.endswith(".json") and not drop.settled):
             return
         try:
             command, session = self._read_drop(drop)
-            known = self.table.record(drop.id)
-            if late is not None and drop.id in late and known is not None and command.is_same(known):
+            known = None if late is None else self.table.record(drop.id)
+            # It was taken in before: what is put in again comes after its command.
+            if known and command.is_same(known) and (drop.id in (late or ()) or drop.came <= known["submitted"]):
                 self._spool.take(drop)
             elif late is not None and session != "next":
                 self._expire_drop(command, drop)
