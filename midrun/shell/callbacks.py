@@ -68,7 +68,7 @@ class Caller(Callback):
         return callbacks
 
     def attach(self) -> None:
-        """Be called from the next callback on. Any thread may say so: to append is one step."""
+        """Be called from the next callback on. One thread says so, whichever: to append is one step."""
         if not self.is_attached:
             self._callbacks.append(self)
 

@@ -98,14 +98,12 @@ class ShellHooks:
         self._caller.detach()
 
     def _look(self) -> None:
-        """Look which scripts are executable. Any thread may."""
-        enabled = self.scripts.enabled()
-        if enabled == self._enabled:
-            return
-        self._enabled = enabled
-        if enabled:
-            self._caller.attach()
-        self._run.changed()
+        """Look which scripts are executable. Once there is a watch, it alone does: else two might attach the caller."""
+        before, self._enabled = self._enabled, self.scripts.enabled()
+        if self._enabled:
+            self._caller.attach()  # Again, should somebody have put the Trainer's callbacks aside meanwhile.
+        if self._enabled != before:
+            self._run.changed()
 
     # ---- the training thread
 
@@ -114,8 +112,8 @@ class ShellHooks:
         enabled = self._enabled
         if not enabled:
             self._caller.detach()
-            if self._enabled:  # One was enabled just now, while the Trainer still had the caller.
-                self._caller.attach()
+            if self._enabled and self._watch is not None:
+                self._watch.wake()  # One was enabled just now, while the Trainer still had the caller.
             return
         for script in enabled.get(name, ()):
             try:

@@ -23,6 +23,7 @@ _CLOEXEC, _NONBLOCK = 0o2000000, 0o4000
 _OFTEN, _SELDOM = 0.1, 2.0
 """Seconds between two looks, where the kernel does not tell and where it does."""
 _CHUNK = 1 << 14
+_LOOK, _END = b"l", b"e"
 
 
 class Watch:
@@ -40,13 +41,18 @@ class Watch:
         self._directories = list(directories)
         self._look = look
         self._changes, self._interval = self._open()
-        self._end, self._told = os.pipe2(os.O_CLOEXEC)
+        # Told by a byte and not by its end: a process that was forked meanwhile keeps a copy of it open.
+        self._word, self._mouth = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="midrun-hooks", daemon=True)
         self._thread.start()
 
+    def wake(self) -> None:
+        """Look now."""
+        os.write(self._mouth, _LOOK)
+
     def stop(self, patience: float) -> None:
         """End the thread."""
-        os.close(self._told)
+        os.write(self._mouth, _END)
         self._thread.join(patience)
 
     def _open(self) -> tuple[int, float]:
@@ -63,16 +69,19 @@ class Watch:
 
     def _run(self) -> None:
         poll = select.poll()
-        for fd in (self._end, self._changes):
+        for fd in (self._word, self._changes):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)
         try:
-            while not any(fd == self._end for fd, _ in poll.poll(self._interval * 1000)):
+            while True:
+                ready = [fd for fd, _ in poll.poll(self._interval * 1000)]
+                if self._word in ready and _END in os.read(self._word, _CHUNK):
+                    return
                 with suppress(BlockingIOError):
                     while self._changes >= 0 and os.read(self._changes, _CHUNK):
                         pass
                 self._look()
         finally:
-            for fd in (self._end, self._changes):
+            for fd in (self._word, self._mouth, self._changes):
                 if fd >= 0:
                     os.close(fd)

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import re
+import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from midrun.safepoint import STEP
 from midrun.shell import scripts
 from midrun.shell.callbacks import ARGUMENTS, UNSERVED
 from midrun.shell.hooks import FAILING
+from midrun.shell.watch import Watch
 from tests.midrun.models import Staged, batches, document, left_as_it_was, only_directory, trainer
 from tests.midrun.steering import Steered, fit, until
 
@@ -398,6 +401,19 @@ chmod -x "$0"
     assert record["place"] is not None
     assert (record["place"]["safe_point"], record["place"]["global_step"]) == (STEP, 0)
     assert fitting.optimizers[0].param_groups[0]["lr"] == 0.5
+
+
+def test_the_watch_ends_although_a_process_that_was_forked_meanwhile_lives(tmp_path: Path) -> None:
+    looks: list[int] = []
+    with left_as_it_was():
+        watch = Watch([tmp_path], lambda: looks.append(1))
+        with subprocess.Popen(["sleep", "60"], pass_fds=(watch._word, watch._mouth)) as child:
+            (tmp_path / "new").touch()
+            until(lambda: looks)
+            began = time.monotonic()
+            watch.stop(20)
+            child.kill()
+    assert time.monotonic() - began < 10
 
 
 def test_many_callbacks_leave_nothing_behind(tmp_path: Path, times: Callable[[int], int]) -> None:
