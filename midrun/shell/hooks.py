@@ -86,7 +86,7 @@ class ShellHooks:
             self._look()
             self._watch = Watch([self.scripts.directory / kind for kind in KINDS], self._look)
         except OSError as error:
-            self._service.fail(f"{self.scripts.directory} can't be made: {error}")
+            self._service.fail(f"{self.scripts.directory} can't be made or watched: {error}")
         else:
             self._service.run()
 

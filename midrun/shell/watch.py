@@ -8,7 +8,9 @@ often where the directory lies on such a file system.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import resource
 import select
 import threading
 from collections.abc import Callable, Iterable
@@ -23,7 +25,8 @@ _CLOEXEC, _NONBLOCK = 0o2000000, 0o4000
 _OFTEN, _SELDOM = 0.1, 2.0
 """Seconds between two looks, where the kernel does not tell and where it does."""
 _CHUNK = 1 << 14
-_LOOK, _END = b"l", b"e"
+_SPARE = 32
+"""Descriptors that are left to others at least."""
 
 
 class Watch:
@@ -35,24 +38,28 @@ class Watch:
         What is watched.
     look
         Called from the thread.
+
+    Raises OSError where the process has hardly a descriptor left: training needs those.
     """
 
     def __init__(self, directories: Iterable[Path], look: Callable[[], object]) -> None:
         self._directories = list(directories)
         self._look = look
+        _insist_on_spare()
         self._changes, self._interval = self._open()
-        # Told by a byte and not by its end: a process that was forked meanwhile keeps a copy of it open.
-        self._word, self._mouth = os.pipe2(os.O_CLOEXEC)
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name="midrun-hooks", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Look now."""
-        os.write(self._mouth, _LOOK)
+        os.eventfd_write(self._bell, 1)
 
     def stop(self, patience: float) -> None:
         """End the thread."""
-        os.write(self._mouth, _END)
+        self._is_over = True
+        self.wake()
         self._thread.join(patience)
 
     def _open(self) -> tuple[int, float]:
@@ -69,19 +76,28 @@ class Watch:
 
     def _run(self) -> None:
         poll = select.poll()
-        for fd in (self._word, self._changes):
+        for fd in (self._bell, self._changes):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)
         try:
             while True:
-                ready = [fd for fd, _ in poll.poll(self._interval * 1000)]
-                if self._word in ready and _END in os.read(self._word, _CHUNK):
+                poll.poll(self._interval * 1000)
+                if self._is_over:
                     return
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._bell)
                 with suppress(BlockingIOError):
                     while self._changes >= 0 and os.read(self._changes, _CHUNK):
                         pass
                 self._look()
         finally:
-            for fd in (self._word, self._mouth, self._changes):
+            for fd in (self._bell, self._changes):
                 if fd >= 0:
                     os.close(fd)
+
+
+def _insist_on_spare() -> None:
+    """Raise OSError where there are not so many descriptors to be had."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most - len(os.listdir("/proc/self/fd")) < _SPARE:
+        raise OSError(errno.EMFILE, f"fewer than {_SPARE} file descriptors are left: raise `ulimit -n`")

@@ -407,7 +407,7 @@ def test_the_watch_ends_although_a_process_that_was_forked_meanwhile_lives(tmp_p
     looks: list[int] = []
     with left_as_it_was():
         watch = Watch([tmp_path], lambda: looks.append(1))
-        with subprocess.Popen(["sleep", "60"], pass_fds=(watch._word, watch._mouth)) as child:
+        with subprocess.Popen(["sleep", "60"], pass_fds=(watch._bell, watch._changes)) as child:
             (tmp_path / "new").touch()
             until(lambda: looks)
             began = time.monotonic()
