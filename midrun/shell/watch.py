@@ -99,5 +99,5 @@ class Watch:
 def _insist_on_spare() -> None:
     """Raise OSError where there are not so many descriptors to be had."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most - len(os.listdir("/proc/self/fd")) < _SPARE:
+    if most - sum(1 for _ in Path("/proc/self/fd").iterdir()) < _SPARE:
         raise OSError(errno.EMFILE, f"fewer than {_SPARE} file descriptors are left: raise `ulimit -n`")
