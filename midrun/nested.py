@@ -67,7 +67,7 @@ def _contents(value: Any) -> Iterable[tuple[str, Any]]:  # noqa: ANN401 - as abo
             return list(islice(zip(steps, value, strict=False), MOST_PARTS))
         if dataclasses.is_dataclass(value):
             return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-        held = {name: getattr(value, name) for name in _slots(value) if hasattr(value, name)} | vars_of(value)
+        held = {name: getattr(value, name) for name in _slots(value) if hasattr(value, name)} | _vars_of(value)
         return list(held.items())
     except Exception:  # noqa: BLE001 - a container of the user's is anybody's code
         return []
@@ -78,6 +78,6 @@ def _slots(value: object) -> list[str]:
     return [name for names in named for name in ([names] if isinstance(names, str) else names) if name[:1] != "_"]
 
 
-def vars_of(value: object) -> dict[str, Any]:
+def _vars_of(value: object) -> dict[str, Any]:
     """Return the attributes that an object keeps, those of its own affair left out."""
     return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}

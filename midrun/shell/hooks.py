@@ -42,6 +42,18 @@ class ScriptRecord(TypedDict):
     """When it ended."""
 
 
+_UNRUN = ScriptRecord(
+    enabled=True,
+    runs=0,
+    failures=0,
+    failures_in_a_row=0,
+    is_failing=False,
+    seconds=None,
+    trouble=None,
+    time=None,
+)
+
+
 class HooksIndex(TypedDict):
     """The shell hooks."""
 
@@ -70,6 +82,7 @@ class ShellHooks:
         self._records: dict[str, ScriptRecord] = {}
         self._caller = run.loop.caller(self.call)
         self._watch: Watch | None = None
+        self._is_over = False
 
     # ---- the run's life
 
@@ -92,6 +105,7 @@ class ShellHooks:
 
     def stop(self) -> None:
         """Run none any more. The training thread calls it."""
+        self._is_over = True
         if self._watch is not None:
             self._watch.stop(_PATIENCE)
         self._enabled = {}
@@ -99,10 +113,13 @@ class ShellHooks:
 
     def _look(self) -> None:
         """Look which scripts are executable. Once there is a watch, it alone does: else two might attach the caller."""
-        before, self._enabled = self._enabled, self.scripts.enabled()
-        if self._enabled:
+        enabled = self.scripts.enabled()
+        if self._is_over:
+            return  # The disk has kept this look for so long that the Trainer may be another run's.
+        before, self._enabled = self._enabled, enabled
+        if enabled:
             self._caller.attach()  # Again, should somebody have put the Trainer's callbacks aside meanwhile.
-        if self._enabled != before:
+        if enabled != before:
             self._run.changed()
 
     # ---- the training thread
@@ -175,12 +192,12 @@ class ShellHooks:
 
     def _note(self, script: Path, trouble: str, seconds: float) -> None:
         shown, log = _shown(script), self._run.log
-        before = self._records.get(shown)
-        in_a_row = (before["failures_in_a_row"] if before else 0) + 1 if trouble else 0
+        before = self._records.get(shown, _UNRUN)
+        in_a_row = before["failures_in_a_row"] + 1 if trouble else 0
         self._records[shown] = ScriptRecord(
             enabled=True,
-            runs=(before["runs"] if before else 0) + 1,
-            failures=(before["failures"] if before else 0) + bool(trouble),
+            runs=before["runs"] + 1,
+            failures=before["failures"] + bool(trouble),
             failures_in_a_row=in_a_row,
             is_failing=in_a_row >= FAILING,
             seconds=round(seconds, 6),
@@ -198,17 +215,7 @@ class ShellHooks:
     def index(self) -> HooksIndex:
         """Return the scripts that are executable, and what became of all that have run."""
         enabled = [_shown(script) for scripts in self._enabled.values() for script in scripts]
-        unrun = ScriptRecord(
-            enabled=True,
-            runs=0,
-            failures=0,
-            failures_in_a_row=0,
-            is_failing=False,
-            seconds=None,
-            trouble=None,
-            time=None,
-        )
-        records = {**dict.fromkeys(enabled, unrun), **dict(self._records)}
+        records = {**dict.fromkeys(enabled, _UNRUN), **dict(self._records)}
         return HooksIndex(
             directory=str(self.scripts.directory),
             enabled=sorted(enabled),

@@ -372,8 +372,13 @@ def test_training_goes_on_whatever_a_script_does_and_the_log_says_what_it_was(wh
 def test_a_script_that_fails_again_and_again_is_said_to_and_runs_all_the_same(tmp_path: Path) -> None:
     model, seen = Steered(), []
     script = "hooks/light/on_train_batch_end.sh"
+
+    def begin() -> None:
+        enable(model.live.directory / script, "exit 1")
+        until(lambda: model.live.hooks.index()["enabled"])
+
     model.plan = {
-        0: lambda: enable(model.live.directory / script, "exit 1"),
+        0: begin,
         7: lambda: seen.append(document(model, "hooks/index.json")),
         8: lambda: (model.live.directory / script).write_text("exit 0"),
         9: lambda: seen.append(document(model, "hooks/index.json")),
