@@ -3,6 +3,7 @@ import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { Chart, type Drawing, type Zoom } from "./chart";
 import { useChoice, useNode, useScheme } from "./hooks";
 import { type NamedGroup, groupsOf, useOptimizers } from "./optimizers";
+import { Head } from "./panel";
 import type { Metrics } from "./records";
 import { HISTORY, type Index, METRICS, series } from "./series";
 import { tree } from "./tree";
@@ -186,12 +187,7 @@ function Values({ metrics, valueOf }: { metrics: Metric[]; valueOf: (name: strin
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Values of metrics">
       <table>
-        <thead>
-          <tr>
-            <th scope="col">Metric</th>
-            <th scope="col">Value</th>
-          </tr>
-        </thead>
+        <Head names={["Metric", "Value"]} />
         <tbody>
           {metrics.map(({ name, title }) => (
             <tr key={name}>

@@ -65,6 +65,21 @@ export function Node<T>({ path, lacks, children }: NodeProps<T>) {
   return <>{children(shot.value as T)}</>;
 }
 
+/** The head of a table: a name for each column. */
+export function Head({ names }: { names: string[] }) {
+  return (
+    <thead>
+      <tr>
+        {names.map((name) => (
+          <th key={name} scope="col">
+            {name}
+          </th>
+        ))}
+      </tr>
+    </thead>
+  );
+}
+
 /** Any document as a table: each value with the keys that lead to it. */
 export function Document({ value, label }: { value: unknown; label: string }) {
   const rows = [...rowsOf(value, value, [], "")];

@@ -6,7 +6,7 @@ import { useSummary } from "./hooks";
 import { Graph } from "./graph";
 import { LogPanel } from "./commands";
 import { OPTIMIZERS, groupsOf } from "./optimizers";
-import { Document, Node, OnDemand, Panel, Text, useFew } from "./panel";
+import { Document, Head, Node, OnDemand, Panel, Text, useFew } from "./panel";
 import type { Optimizers, Service } from "./records";
 import { address, reason, request } from "./tree";
 import { brief, bytes, moment, number } from "./words";
@@ -195,14 +195,7 @@ function Stack({ phases }: { phases: Record<string, Phase> }) {
         ))}
       </div>
       <table aria-label="Phases of a batch">
-        <thead>
-          <tr>
-            <th scope="col">Phase</th>
-            <th scope="col">Share</th>
-            <th scope="col">Median</th>
-            <th scope="col">95 %</th>
-          </tr>
-        </thead>
+        <Head names={["Phase", "Share", "Median", "95 %"]} />
         <tbody>
           {shown.map(([name, phase], at) => (
             <tr key={name}>
@@ -280,14 +273,7 @@ function HooksShown({ directory, scripts }: HooksListed) {
       </p>
       {shown.length > 0 && (
         <table aria-label="Hooks">
-          <thead>
-            <tr>
-              <th scope="col">Script</th>
-              <th scope="col">Runs</th>
-              <th scope="col">Failed</th>
-              <th scope="col">Last</th>
-            </tr>
-          </thead>
+          <Head names={["Script", "Runs", "Failed", "Last"]} />
           <tbody>
             {shown.map(([name, script]) => (
               <ScriptShown key={name} name={name} script={script} />
