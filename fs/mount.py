@@ -207,6 +207,7 @@ def _mount(fuse: ModuleType, face: Face, readers: Readers, path: str) -> None:
         with _overheard(said):
             fuse.init(Operations(face.view, readers), path, options)
     except RuntimeError as error:
+        _clear_ours()  # libfuse gives up where the mountpoint's folder is renamed just then, and leaves the mount.
         reason = "; ".join(said) or str(error)
         hint = f": {_ALLOW}" if os.strerror(errno.EPERM) in reason else ""
         raise Unmountable(f"the mount at {path} was refused ({reason}){hint}") from None
@@ -237,5 +238,9 @@ def _unmount(fuse: ModuleType, path: str) -> None:
     # A mount moves along when a folder above it is renamed, and by now the path may be somebody else's.
     there = mounts.find(path)
     fuse.close(unmount=there is not None and there.pid == os.getpid())
+    _clear_ours()
+
+
+def _clear_ours() -> None:
     for ours in mounts.of(os.getpid()):
         mounts.clean(ours.mountpoint)

@@ -145,8 +145,11 @@ def _is_stale(mount: Mount) -> bool:
 def _remove(mount: Mount) -> None:
     """End the connection, which frees whoever hangs on it, and take the mount away even if it is in use."""
     minor = mount.device.partition(":")[2]
-    with suppress(OSError):  # The control file system need not be mounted.
-        Path(f"/sys/fs/fuse/connections/{minor}/abort").write_text("1")
+    # The control file system need not be mounted. The number may have gone to another mount meanwhile; what was opened
+    # while this one is in the table is this one's.
+    with suppress(OSError), Path(f"/sys/fs/fuse/connections/{minor}/abort").open("w") as abort:
+        if mount in table():
+            abort.write("1")
     libc = ctypes.CDLL(None, use_errno=True)
     # As umount -f -l does, but without a look at the path, which could hang.
     if libc.umount2(os.fsencode(mount.mountpoint), _FORCE | _DETACH | _NOFOLLOW) == 0:

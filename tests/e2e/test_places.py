@@ -66,6 +66,7 @@ def test_a_run_directory_that_is_renamed_takes_its_mount_along_and_nothing_is_le
     run.at()
     run.find()
     run.live()
+    wait_for(lambda: run.service("fuse")[0] == "running", "the mount serves")
     moved = run.directory.with_name("moved")
     run.directory.rename(moved)
     assert output("cat", moved / "procfs/state/global-step") == "5\n"

@@ -324,9 +324,9 @@ function useSeries(name: string, wanted: boolean) {
 function useInView(place: { current: HTMLElement | null }): boolean {
   const [isSeen, see] = useState(false);
   useEffect(() => {
-    const observer = new IntersectionObserver(([entry]) => see(entry?.isIntersecting ?? false), {
-      rootMargin: "200px",
-    });
+    // A busy page is told of several crossings at once, the oldest first.
+    const told: IntersectionObserverCallback = (crossings) => see(crossings.at(-1)!.isIntersecting);
+    const observer = new IntersectionObserver(told, { rootMargin: "200px" });
     observer.observe(place.current!);
     return () => observer.disconnect();
   }, []);
