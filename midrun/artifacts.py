@@ -49,7 +49,7 @@ class ArtifactIndex(TypedDict):
 
 
 class Written(TypedDict):
-    """One checkpoint or snapshot that a command wrote."""
+    """One checkpoint, snapshot or capture that a command wrote."""
 
     id: str
     """The artifact's id, which is its file name."""
@@ -58,6 +58,8 @@ class Written(TypedDict):
     size: int
     """Bytes."""
     label: str | None
+    kind: str
+    """The command's kind."""
     command: str
     """The command's id."""
     control_revision: int
@@ -91,13 +93,18 @@ class Store:
         """How many files have been written: after each a list is out of date."""
 
     def write(
-        self, kind: str, suffix: str, write: Callable[[str], object], command: Command, label: str | None
+        self, kind: str, name: str, write: Callable[[str], object], command: Command, label: str | None
     ) -> dict[str, Any]:
-        """Have `write` make a file, or a directory, aside; show it whole; put it into the index. Raises OSError."""
+        """Have `write` make a file, or a directory, aside; show it whole; put it into the index. Raises OSError.
+
+        Its name is `name`, a word and a suffix which both may be missing, with the place and the label in between.
+        """
         folder = self.directory / kind
         folder.mkdir(parents=True, exist_ok=True)
         place = self._run.points.place(None)
-        path = _unused(folder, f"epoch={place['epoch']}-step={place['global_step']}{_tail(label)}", suffix)
+        word, _, suffix = name.partition(".")
+        where = f"epoch={place['epoch']}-step={place['global_step']}{_tail(label)}"
+        path = _unused(folder, f"{word}-{where}" if word else where, suffix)
         made = aside(path)
         try:
             write(str(made))
@@ -110,6 +117,7 @@ class Store:
                 path=str(path),
                 size=size,
                 label=label,
+                kind=command.record["kind"],
                 command=command.id,
                 control_revision=self._run.queue.ledger.revision,
                 global_step=place["global_step"],
@@ -171,6 +179,11 @@ class Artifacts(Dir):
     def snapshot_index(self) -> WrittenIndex:
         """The snapshots that commands wrote, the newest first."""
         return self._run.store.index("snapshots")
+
+    @file("debug.json", slow=True)
+    def debug_index(self) -> WrittenIndex:
+        """The captures that commands wrote, the newest first."""
+        return self._run.store.index("debug")
 
 
 def _files(directory: Path) -> list[ArtifactRecord]:

@@ -144,7 +144,7 @@ class Command:
         """Whether a record is of a command that asks for the same."""
         return all(self.record[key] == other[key] for key in ("kind", "args", "execution"))
 
-    def is_due(self, point: str, step: int, epoch: int) -> bool:
+    def is_due(self, point: str | None, step: int, epoch: int) -> bool:
         """Whether it is due at a safe point. Steps can jump, so due means reached or passed."""
         if self.points and point not in self.points:
             return False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from midrun.command import Command, CommandRecord
 from midrun.commands import ANY, KINDS, command_of
 from midrun.commands.kind import Arguments, Kind
+from midrun.exception import ExceptionRecord
 from midrun.fs.control import LEGAL_ID, Form, Writer
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
 from midrun.fs.later import Later
@@ -56,12 +57,12 @@ class HoldList(TypedDict):
     """How the run is held."""
 
     active: HoldRecord | None
-    exception: dict[str, Any] | None
+    exception: ExceptionRecord | None
     """The exception that holds the run, as `/run` shows it."""
     pending: list[HoldRecord]
     """Holds that are not active yet."""
     waiting: list[CommandRecord]
-    """While a hold is active: the commands that run after it."""
+    """While the run is held: the commands that do not run meanwhile, but after it; with an exception, never."""
     stopped: bool
     """A stop has run, and there is nothing more to hold."""
 
@@ -215,15 +216,14 @@ class HoldFiles(Dir):
     @file("index.json", cached=False)
     def index(self) -> HoldList:
         """How the run is held, what will hold it, and what waits for that to end."""
-        run, active = self._run, self._run.holds.active
+        run = self._run
+        active, caught, is_held = run.holds.active, run.holds.exception, run.holds.standing is not None
         queued = [command for command in run.queue.table.queued if not is_hold(command.record["kind"])]
         return HoldList(
             active=None if active is None else active.record(),
-            exception=None,
+            exception=None if caught is None else caught.record,
             pending=[of_command(command.record) for command in run.holds.pending()],
-            waiting=[]
-            if active is None
-            else [command.record for command in queued if not run.points.runs_now(command)],
+            waiting=[command.record for command in queued if is_held and not run.points.runs_now(command)],
             stopped=run.holds.stopped,
         )
 

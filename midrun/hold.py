@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from midrun.command import Command, CommandRecord, Place
+from midrun.exception import Caught
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -54,7 +55,7 @@ class Active:
 class LetGo(NamedTuple):
     """Tells the training thread, in the order of what it is told, that a hold is over."""
 
-    command: Command
+    hold: Command | Caught
 
 
 class Gone(NamedTuple):
@@ -75,8 +76,15 @@ class Holds:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.active: Active | None = None
+        self.exception: Caught | None = None
+        """The exception that holds the run."""
         self.stopped = False
         """A stop has run: there is nothing more to hold."""
+
+    @property
+    def standing(self) -> Active | Caught | None:
+        """What holds the run."""
+        return self.active or self.exception
 
     def pending(self) -> list[Command]:
         """Return the holds that are not active yet."""
@@ -87,26 +95,38 @@ class Holds:
 
         It ends when training has come to this in the inbox: what was sent before is done before.
         """
-        standing = self._standing()
+        standing = self._unreleased()
         if standing is None:
             return None
         standing.released_by = by
         self._run.queue.tell_training(LetGo(standing))
         return standing.id
 
+    def release_exception(self, by: str) -> str | None:
+        """Let the exception go that holds the run, in the same order, and return its type; None where none does."""
+        caught = self.exception
+        if caught is None or caught.released_by is not None:
+            return None
+        caught.released_by = by
+        self._run.queue.tell_training(LetGo(caught))
+        return caught.record["type"]
+
     def end(self, by: str) -> str | None:
-        """Let it go at once, in the training thread: what was sent meanwhile is for after it."""
+        """Let go at once what holds the run, in the training thread: what was sent meanwhile is for after it."""
         id_, active = self.release(by), self.active
         if active is not None:
             active.command.is_over = True
+        elif self.exception is not None:
+            self.release_exception(by)
+            self.exception.is_over = True
         return id_
 
     def names(self, id_: str) -> bool:
         """Whether an id is that of the hold that stands, or of one that has joined it."""
-        active, standing = self.active, self._standing()
+        active, standing = self.active, self._unreleased()
         return standing is not None and id_ in {standing.id, *(active.joined_ids if active is not None else ())}
 
-    def _standing(self) -> Command | None:
+    def _unreleased(self) -> Command | None:
         """Return the hold that stands, or that training has just taken up, unless somebody has let it go."""
         active = self.active
         standing = self._run.queue.table.held if active is None else active.command

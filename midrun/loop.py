@@ -17,9 +17,11 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from midrun.command import Change
+from midrun.flight import Flight
 from midrun.hooks import is_reached
 from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
 from midrun.shell.callbacks import Call, Caller
+from midrun.wrap import Wrap
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -113,6 +115,10 @@ class Loop(Protocol):
     def close(self) -> None:
         """Give the loop back as it came."""
 
+    @property
+    def flight(self) -> Flight:
+        """What it has in its hands."""
+
     def save_checkpoint(self, path: str) -> None:
         """Write a checkpoint."""
 
@@ -135,6 +141,7 @@ class LightningLoop:
     def __init__(self, trainer: Trainer, module: LightningModule) -> None:
         self._trainer, self._strategy = trainer, trainer.strategy
         self.module = module
+        self.flight = Flight(trainer)
         self._on_device = trainer.strategy.root_device.type != "cpu"
         self._connector = trainer._logger_connector  # noqa: SLF001 - see `_metrics`
         epoch_loop = trainer.fit_loop.epoch_loop
@@ -250,7 +257,8 @@ class LightningLoop:
             self.stop()
 
     def close(self) -> None:
-        """Give the Trainer back what stopping it took."""
+        """Give the Trainer back what stopping it took, and what was wrapped."""
+        self.flight.undo()
         if self._least is not None:
             self._trainer.fit_loop.min_epochs, self._trainer.fit_loop.epoch_loop.min_steps = self._least
 
@@ -373,31 +381,24 @@ class Ending:
     def __init__(
         self, trainer: Trainer, raised: Callable[[BaseException, Outcome], object], over: Callable[[], object]
     ) -> None:
-        self._strategy = trainer.strategy
         self._raised, self._over = raised, over
         self._failed = False
-        self._inner = {name: getattr(self._strategy, name) for name in ("on_exception", "teardown")}
-        self._strategy.on_exception = self._on_exception  # type: ignore[method-assign]  # on this instance alone
-        self._strategy.teardown = self._teardown  # type: ignore[method-assign]  # on this instance alone
+        self._on_exception = Wrap(trainer.strategy, "on_exception", self._told)
+        self._teardown = Wrap(trainer.strategy, "teardown", self._taken_down)
 
     def undo(self) -> None:
-        """Give the strategy its own methods back, unless somebody else has wrapped them since."""
-        for name, ours in (("on_exception", self._on_exception), ("teardown", self._teardown)):
-            if vars(self._strategy).get(name) == ours:
-                inner = self._inner[name]
-                if getattr(inner, "__func__", None) is getattr(type(self._strategy), name, None):
-                    del vars(self._strategy)[name]
-                else:
-                    setattr(self._strategy, name, inner)
+        """Give the strategy its own methods back."""
+        self._on_exception.undo()
+        self._teardown.undo()
 
-    def _on_exception(self, exception: BaseException) -> None:
+    def _told(self, exception: BaseException) -> None:
         self._failed = True
         self._raised(exception, _outcome(exception))
-        self._inner["on_exception"](exception)
+        self._on_exception.inner(exception)
 
-    def _teardown(self) -> None:
+    def _taken_down(self) -> None:
         try:
-            self._inner["teardown"]()
+            self._teardown.inner()
         finally:
             if self._failed:
                 self._over()

@@ -16,10 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from midrun.sample import is_real_scalar
+
 MOST_PARTS = 10_000
 """Parts of one value that are looked at."""
 DEEPEST = 24
 """Steps to a part."""
+_LONGEST_TEXT = 1000
 
 _PLAIN = (
     *(str, bytes, bytearray, Number, type(None), type, BaseException),
@@ -40,11 +43,47 @@ def parts(value: Any, path: str) -> Iterator[Part]:  # noqa: ANN401 - a batch ma
     return islice(_parts(value, path, frozenset(), 0), MOST_PARTS)
 
 
+def all_parts(arguments: Mapping[str, Any]) -> Iterator[Part]:
+    """Iterate over all parts of several values, each under its name."""
+    for name, value in arguments.items():
+        yield from parts(value, name)
+
+
+def described(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what each part of the values is, by its path."""
+    return {part.path: description_of(part.value) for part in all_parts(arguments)}
+
+
+def description_of(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a callback's argument may be anything
+    """Return what a value is; of a tensor on a device, whose numbers would have to be waited for, only its form."""
+    found: dict[str, Any] = {"type": type(value).__name__}
+    match value:
+        case torch.Tensor():
+            found |= {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+            found["device"] = str(value.device)
+            if is_real_scalar(value) and value.device.type == "cpu":
+                found["value"] = value.item()
+        case np.ndarray():
+            found |= {"shape": list(value.shape), "dtype": str(value.dtype)}
+        case None | bool() | int() | float() | np.number():
+            found["value"] = value
+        case str():
+            found["value"] = value[:_LONGEST_TEXT]
+        case BaseException():
+            found["message"] = str(value)[:_LONGEST_TEXT]
+        case Mapping() | Sequence() if is_container(value):
+            found["length"] = len(value)
+    return found
+
+
 def is_container(value: object) -> bool:
     """Whether a value is looked into."""
-    if isinstance(value, _PLAIN) or callable(value):
+    try:
+        if isinstance(value, _PLAIN) or callable(value):
+            return False
+        return isinstance(value, Mapping | Sequence) or hasattr(value, "__dict__") or hasattr(value, "__slots__")
+    except Exception:  # noqa: BLE001 - a container of the user's is anybody's code
         return False
-    return isinstance(value, Mapping | Sequence) or hasattr(value, "__dict__") or hasattr(value, "__slots__")
 
 
 def _parts(value: Any, path: str, above: frozenset[int], depth: int) -> Iterator[Part]:  # noqa: ANN401 - as above
@@ -52,15 +91,15 @@ def _parts(value: Any, path: str, above: frozenset[int], depth: int) -> Iterator
     if depth >= DEEPEST or id(value) in above or not is_container(value):
         return
     above = above | {id(value)}
-    for step, held in _contents(value):
+    for step, held in contents(value):
         yield from _parts(held, f"{path}.{step}", above, depth + 1)
 
 
-def _contents(value: Any) -> Iterable[tuple[str, Any]]:  # noqa: ANN401 - as above
-    """Return what a container holds, by the steps that lead there."""
+def contents(value: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - as above
+    """Return what a container holds, each with its key, its number or its name: a step of its path."""
     try:
         if isinstance(value, Mapping):
-            return [(str(key), held) for key, held in islice(value.items(), MOST_PARTS)]
+            return list(islice(value.items(), MOST_PARTS))
         if isinstance(value, Sequence):
             names = getattr(value, "_fields", None)
             steps: Iterable[str] = names if isinstance(names, tuple) else map(str, range(len(value)))

@@ -11,11 +11,15 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
+import midrun
 from midrun.fs.disk import write_whole
 from midrun.fs.render import render
 from midrun.services import Service
+
+if TYPE_CHECKING:
+    from midrun.run import Run
 
 FORMAT = "midrun.run/1"
 ARTIFACTS = ("checkpoints", "snapshots", "debug")
@@ -64,6 +68,20 @@ def new_session(started: float) -> Session:
         ended=None,
         outcome=None,
         stopped_by=None,
+    )
+
+
+def record_of(run: Run) -> RunRecord:
+    """Return what a live run writes into `run.json`."""
+    return RunRecord(
+        format=FORMAT,
+        run_id=run.run_id,
+        midrun=midrun.__version__,
+        state="open",
+        artifact_dir=str(run.artifact_dir),
+        fuse_mountpoint=str(run.mountpoint) if run.config.fuse_enabled else None,
+        rest_url=run.rest_url,
+        session=run.session,
     )
 
 

@@ -15,16 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import midrun
 from midrun import records
 from midrun.artifacts import Store
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
+from midrun.exception import ExceptionRecord, exception_record
 from midrun.faces import Mount, Rest
+from midrun.finite import FiniteCheck
 from midrun.fs.answers import Answers
-from midrun.fs.faults import Fault
-from midrun.fs.later import Later
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
 from midrun.history import History
@@ -38,10 +37,9 @@ from midrun.queue import Queue
 from midrun.ranks import Ranks
 from midrun.root import Root
 from midrun.safepoint import STEP, SafePoints
-from midrun.sample import NOTHING, Sample, Values
+from midrun.sample import NOTHING, Reading, Sample
 from midrun.services import Service, insist
 from midrun.shell.hooks import ShellHooks
-from midrun.state import ExceptionRecord, exception_record
 from midrun.worker import Worker
 
 T = TypeVar("T")
@@ -105,13 +103,13 @@ class Run:
         self._batch_aside: int | None = None
         self._greeting = ["once"]
         """What is to be said yet: several threads may come to say it, and one takes it out."""
-        self._read: tuple[Sample, Values] | None = None
         self._outcome: Outcome | None = None
         self._over = False
         self._page = Page()
         self._asks = self._page.asks
         self.disk = Worker("midrun-disk", self.note_fault, self._write_last_state, _LAST_STATE_EVERY)
         self._slow = Worker("midrun-slow", self.note_fault)
+        self.values = Reading(lambda: self.sample, self.disk.put)
         log = self.directory / "midrun.log"
         self.log = RunLog(log, self.disk.put, self._slow.put)
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
@@ -122,6 +120,7 @@ class Run:
         self.holds = Holds(self)
         self.points = SafePoints(self)
         self.hooks = ShellHooks(self)
+        self.finite_check = FiniteCheck(self)
         self.pace = Pace(lambda: self.loop.limits)
         self.history = History(self._look, self.services["history"])
         self.root = Root(self)
@@ -144,6 +143,10 @@ class Run:
         self.history.start()
         self._answers.start()
         self.hooks.start()
+        if self.config.dataloader_finite_check_enabled:
+            self.finite_check.set(enabled=True, hold=False)
+        if self.config.break_on_backward_exception:
+            self.loop.flight.watch(lambda error: self._attempt(lambda: self.points.catch(error)))
         self.services["torch-debug"].turn_off("this version of midrun does not have it")
         for enabled, option, face in self._faces():
             if enabled:
@@ -167,6 +170,7 @@ class Run:
         faces = [face for enabled, _, face in self._faces() if enabled]
         steps: list[Callable[[], object]] = [
             self.hooks.stop,
+            self.finite_check.stop,
             lambda: self.publish(self.sample.batch),
             self.history.stop,
             lambda: self.queue.stop(_STOP_PATIENCE),
@@ -242,7 +246,9 @@ class Run:
         self.publish(batch_idx)
         if self._asks[0] != self._asks[1]:
             time.sleep(_GIL_BREAK)
+        self.loop.flight.evaluated = batch
         self.points.reach_evaluation()
+        self.loop.flight.evaluated = None
         if self.loop.halts:
             raise Halt
 
@@ -352,13 +358,13 @@ class Run:
         before, sample = self.loop.stage, self._sample
         stages = {before, self.loop.stage}
         noteworthy = None if (sample.batch is None and self.loop.fits) or "sanity_check" in stages else sample
-        self.pace.note(noteworthy if stages == {"train"} else None, held=self.holds.active is not None)
+        self.pace.note(noteworthy if stages == {"train"} else None, held=self.holds.standing is not None)
         return noteworthy
 
     @property
     def status(self) -> str:
         """`initializing`, `running`, `held`, `finished`, `interrupted` or `failed`."""
-        held = self._outcome is None and self.holds.active is not None
+        held = self._outcome is None and self.holds.standing is not None
         return "held" if held else self._outcome or self.loop.status
 
     @property
@@ -371,45 +377,12 @@ class Run:
         """Address of the REST API, or None when there is none."""
         return self.rest.url
 
-    def valued(self, show: Callable[[Sample, Values], T]) -> T | Later:
-        """Return what `show` makes of the last sample and its values, or a `Later` while a device computes them."""
-        sample = self.sample
-        if sample.arrived:
-            return show(sample, self._values(sample))
-        later = Later()
-
-        def wait() -> None:
-            try:
-                later.resolve(show(sample, self._values(sample)))
-            except Exception as error:  # noqa: BLE001 - who waits must be told, whatever became of the device
-                later.fail(Fault(f"the values could not be read: {type(error).__name__}: {error}"))
-
-        self.disk.put(wait)
-        return later
-
-    def _values(self, sample: Sample) -> Values:
-        """Return the values of a sample, read once for all the files that show one of them."""
-        read = self._read
-        if read is None or read[0] is not sample:
-            read = self._read = (sample, sample.values())
-        return read[1]
-
     # ---- the records
 
     def _write_run_record(self) -> None:
         # Who finds the run by its record may drop a command at once.
         self.queue.begun.wait(_STOP_PATIENCE)
-        record = records.RunRecord(
-            format=records.FORMAT,
-            run_id=self.run_id,
-            midrun=midrun.__version__,
-            state="open",
-            artifact_dir=str(self.artifact_dir),
-            fuse_mountpoint=str(self.mountpoint) if self.config.fuse_enabled else None,
-            rest_url=self.rest_url,
-            session=self.session,
-        )
-        self._records.write("run.json", record)
+        self._records.write("run.json", records.record_of(self))
 
     def write_down(self) -> None:
         """Have `last-state.json` written now."""

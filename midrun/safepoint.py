@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from midrun.command import Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION, Kind
+from midrun.exception import Caught, exception_record
 from midrun.fs.faults import Conflict, Fault, message
 from midrun.hold import Active, Gone, LetGo, is_hold
 from midrun.ledger import entry_of
@@ -136,7 +137,30 @@ class SafePoints:
         held = time.time() - active.since
         return {"held_s": held, "released_by": command.released_by, "joined_ids": active.joined_ids}
 
-    def _stand(self, hold: Command, point: str) -> None:
+    def catch(self, error: Exception) -> None:
+        """Stand still with an exception of a backward pass, until it is let go; who calls this raises it then."""
+        run, holds = self._run, self._run.holds
+        if holds.stopped or holds.standing is not None or self._at is not None or self._loop.is_told_to_end:
+            return
+        run.refresh()
+        began, run.exception = time.time(), exception_record(error, run.sample)
+        caught = holds.exception = Caught(run.exception, self.place(None))
+        run.changed()
+        run.write_down()
+        run.log.say(_standing_with(caught, run.directory))
+        try:
+            self._stand(caught, None)
+        except BaseException as told:  # noqa: BLE001 - a Ctrl-C, say: what comes of it is the exception that is held
+            caught.released_by = type(told).__name__
+        finally:
+            holds.exception = None
+            # Its own end shows it again; who takes it, and goes on, has a run without one.
+            run.exception = None
+            run.log.say(f"the exception is released by {caught.released_by} after {time.time() - began:,.0f} s")
+            run.refresh()
+            run.write_down()
+
+    def _stand(self, hold: Command | Caught, point: str | None) -> None:
         """Do what comes, in the order in which it comes, until it is that the hold is over."""
         while True:
             for command in list(self._waiting):
@@ -154,12 +178,15 @@ class SafePoints:
                 return
 
     def runs_now(self, command: Command) -> bool:
-        """Whether a command runs while the active hold lasts. Any thread may ask."""
-        active = self._run.holds.active
-        return active is not None and self._runs_while_held(command, active.place["safe_point"] or STEP)
+        """Whether a command runs while the run is held as it is. Any thread may ask."""
+        standing = self._run.holds.standing
+        return standing is not None and self._runs_while_held(command, standing.place["safe_point"])
 
-    def _runs_while_held(self, command: Command, point: str) -> bool:
-        if not (command.kind.while_held or is_hold(command.kind.name)):
+    def _runs_while_held(self, command: Command, point: str | None) -> bool:
+        if is_hold(command.kind.name):
+            if point is None:
+                return False  # There is no hold to join, and there will be nothing to hold.
+        elif not command.kind.while_held:
             return False
         return not command.is_scheduled or command.is_due(point, self._loop.step, self._loop.epoch)
 
@@ -177,7 +204,7 @@ class SafePoints:
             and not self._loop.announces_steps
         )
 
-    def _run_one(self, command: Command, point: str) -> bool:
+    def _run_one(self, command: Command, point: str | None) -> bool:
         """Do a command, if it is still there to be done; return False where the disk is too slow to know of it yet.
 
         Then those behind it wait as well: they are done in their order, and training does not wait for each.
@@ -227,7 +254,7 @@ class SafePoints:
     def _keep(self, told: Command | LetGo | Gone) -> None:
         match told:
             case LetGo():
-                told.command.is_over = True
+                told.hold.is_over = True
             case Gone():
                 self._drop(told.command)
             case _:
@@ -264,3 +291,12 @@ def _standing(active: Active, directory: Path) -> str:
     why = "" if reason is None else f" ({reason})"
     where = f"{place['safe_point']}, step {place['global_step']}"
     return f"held by {record['source']} at {where}{why}; to let it go on: midrun continue {directory}"
+
+
+def _standing_with(caught: Caught, directory: Path) -> str:
+    """Return the same of a run that stands still with an exception."""
+    record = caught.record
+    return (
+        f"backward() raised {record['type']}: {record['message']}\nThe run is held at step {record['global_step']}, so"
+        f" that it can be inspected. To let it end: midrun send {directory} release_exception"
+    )

@@ -8,14 +8,18 @@ making one costs microseconds: turning them into floats is the reader's work.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from midrun.device import HostCopy
+from midrun.fs.faults import Fault
+from midrun.fs.later import Later
+
+T = TypeVar("T")
 
 Scalar = torch.Tensor | float
 """A number as it was logged or set; a tensor may still be on its way through a device."""
@@ -76,6 +80,44 @@ class Values(NamedTuple):
 
 NOTHING = Sample(0, 0, None, 0.0, {}, ())
 """The sample of a run that has reached no safe point."""
+
+
+class Reading:
+    """The last sample's values, for whoever shows them: read once, and waited for where a device computes them.
+
+    Parameters
+    ----------
+    last
+        Returns the last sample.
+    aside
+        Hands a task to a thread that may wait.
+    """
+
+    def __init__(self, last: Callable[[], Sample], aside: Callable[[Callable[[], object]], object]) -> None:
+        self._last, self._aside = last, aside
+        self._read: tuple[Sample, Values] | None = None
+
+    def shown(self, show: Callable[[Sample, Values], T]) -> T | Later:
+        """Return what `show` makes of the last sample and its values, or what comes of it later."""
+        sample = self._last()
+        if sample.arrived:
+            return show(sample, self._values(sample))
+        later = Later()
+
+        def wait() -> None:
+            try:
+                later.resolve(show(sample, self._values(sample)))
+            except Exception as error:  # noqa: BLE001 - who waits must be told, whatever became of the device
+                later.fail(Fault(f"the values could not be read: {type(error).__name__}: {error}"))
+
+        self._aside(wait)
+        return later
+
+    def _values(self, sample: Sample) -> Values:
+        read = self._read
+        if read is None or read[0] is not sample:
+            read = self._read = (sample, sample.values())
+        return read[1]
 
 
 def copies_of(metrics: Mapping[str, Scalar], rates: Rates) -> tuple[tuple[list[tuple[str, int, int]], HostCopy], ...]:

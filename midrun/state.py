@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from midrun.fs.faults import message
+from midrun.exception import ExceptionRecord
+from midrun.finite import FiniteRecord
 from midrun.fs.later import Later
 from midrun.fs.schema import schema_of
 from midrun.fs.tree import Dir, Leaf, file
@@ -20,31 +19,6 @@ if TYPE_CHECKING:
 
     from midrun.run import Run
     from midrun.sample import Sample
-
-
-class ExceptionRecord(TypedDict):
-    """The exception that ended the loop, and where the loop was."""
-
-    type: str
-    message: str
-    traceback: str
-    global_step: int
-    epoch: int
-    batch: int | None
-    time: float
-
-
-def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecord:
-    """Return the record of an exception that comes now, after this sample."""
-    return ExceptionRecord(
-        type=f"{type(exception).__module__}.{type(exception).__qualname__}",
-        message=message(exception),
-        traceback="".join(traceback.format_exception(exception)),
-        global_step=sample.global_step,
-        epoch=sample.epoch,
-        batch=sample.batch,
-        time=time.time(),
-    )
 
 
 class Summary(TypedDict):
@@ -184,7 +158,7 @@ class State(Dir):
     def optimizers(self) -> Optimizers | Later:
         """Each optimizer with its parameter groups and learning rates."""
         optimizers = self._run.loop.optimizers
-        return self._run.valued(
+        return self._run.values.shown(
             lambda sample, values: Optimizers(
                 global_step=sample.global_step,
                 optimizers=[
@@ -205,6 +179,11 @@ class State(Dir):
         active = self._run.holds.active
         return {} if active is None else active.record()
 
+    @file("finite-check.json", cached=False)
+    def finite_check(self) -> FiniteRecord:
+        """Whether batches are checked for NaN and infinity, and what was found."""
+        return self._run.finite_check.record
+
     @file("control-log.json", cached=False)
     def control_log(self) -> ControlLog:
         """What was done to the run, by whom and when: the newest lines of `control-log.jsonl`."""
@@ -212,7 +191,7 @@ class State(Dir):
 
     @file("exception.json")
     def exception(self) -> ExceptionRecord | dict[str, Any]:
-        """The exception that ended the run, with its traceback; `{}` while there is none."""
+        """The exception that ended the run, or holds it, with its traceback; `{}` while there is none."""
         return self._run.exception or {}
 
 
@@ -231,7 +210,7 @@ class MetricFiles(Dir):
     @file("index.json")
     def index(self) -> Metrics | Later:
         """Every metric by its plain name, as a float."""
-        return self._run.valued(
+        return self._run.values.shown(
             lambda sample, values: Metrics(
                 global_step=sample.global_step, epoch=sample.epoch, batch=sample.batch, metrics=values.metrics
             )
@@ -247,7 +226,7 @@ class MetricFiles(Dir):
         if not self._run.sample.shows(name):
             return None
         return Leaf(
-            lambda: self._run.valued(lambda _, values: values.metrics.get(name)),
+            lambda: self._run.values.shown(lambda _, values: values.metrics.get(name)),
             doc="One metric at the last safe point, as a float.",
             schema=lambda: schema_of(float),
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import Field, JsonValue, RootModel, create_model
 
 from midrun.command import Command
-from midrun.commands import artifacts, hparam, optimizer, standstill
+from midrun.commands import artifacts, captures, hparam, optimizer, standstill
 from midrun.commands.kind import Arguments, Execution, Kind, When, absent
 from midrun.fs.control import LEGAL_ID, Form
 
@@ -25,6 +25,12 @@ KINDS: dict[str, Kind] = {
         optimizer.SetOptimizerOption(),
         optimizer.SetGradientClip(),
         hparam.SetHparam(),
+        captures.SetFiniteCheck(),
+        captures.SaveBatch(),
+        captures.SaveLoss(),
+        captures.SaveGradients(),
+        captures.SaveOptimizerSummary(),
+        standstill.ReleaseException(),
         standstill.Release(),
         standstill.Cancel(),
     )

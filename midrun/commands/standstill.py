@@ -87,6 +87,26 @@ class Release(Kind):
         return {"released": run.holds.release(command.record["source"]), "cancelled_holds": []}
 
 
+class ReleaseException(Kind):
+    """Let the exception go that holds the run since `backward()` raised it: it is raised again, and the run ends."""
+
+    name = "release_exception"
+    confirm = "Release the exception? It is raised again, and the run ends with it."
+    at_once = True
+
+    def admit(self, run: Run, args: Arguments) -> None:
+        """Refuse where no exception holds the run."""
+        caught = run.holds.exception
+        if caught is None:
+            raise Conflict("no exception holds the run")
+        if caught.released_by is not None:
+            raise Conflict(f"the exception has been released by {caught.released_by}")
+
+    def do(self, run: Run, args: Arguments, command: Command) -> dict[str, Any]:
+        """Let go."""
+        return {"exception": run.holds.release_exception(command.record["source"])}
+
+
 class Cancel(Kind):
     """Take back a command that has not begun, a hold that is not active yet included."""
 
@@ -113,7 +133,10 @@ class Cancel(Kind):
 
 
 class Stop(Kind):
-    """Stop training cleanly: the batch is finished, Lightning validates and tears down as at any end."""
+    """Stop training cleanly: the batch is finished, Lightning validates and tears down as at any end.
+
+    A run that an exception holds ends with that exception.
+    """
 
     name = "stop"
     confirm = (

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, file
+from midrun.nested import described
 from midrun.shell.execution import Ended, execute
-from midrun.shell.payload import described, saved
+from midrun.shell.payload import saved
 from midrun.shell.scripts import KINDS, Scripts
 from midrun.shell.watch import Watch
 

@@ -5,7 +5,7 @@ Every part of the callback's arguments is described by its path. A heavy hook fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from midrun.fs import names
-from midrun.nested import Part, is_container, parts
-from midrun.sample import is_real_scalar
+from midrun.nested import all_parts, description_of
 
 MOST_BYTES = 1 << 30
 """Bytes of tensors that are saved for one callback."""
@@ -26,17 +25,12 @@ _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64} | {
 """What numpy has no type for, and the type that holds every one of its values."""
 
 
-def described(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what each part of the arguments is, by its path."""
-    return {part.path: _description(part.value) for part in _all(arguments)}
-
-
 def saved(arguments: Mapping[str, Any], directory: Path) -> dict[str, dict[str, Any]]:
-    """Return what each part of the arguments is, and save the tensors as `.npy` files. Raises OSError."""
+    """Return what each part of the arguments is, by its path, and save the tensors as `.npy` files. Raises OSError."""
     found: dict[str, dict[str, Any]] = {}
     left = MOST_BYTES
-    for part in _all(arguments):
-        found[part.path] = description = _description(part.value)
+    for part in all_parts(arguments):
+        found[part.path] = description = description_of(part.value)
         if not isinstance(part.value, torch.Tensor | np.ndarray):
             continue
         try:
@@ -75,29 +69,3 @@ def _refuse_what_is_not_plain(tensor: torch.Tensor) -> None:
         raise TypeError(f"a {type(tensor).__name__} may be spread over devices or ranks")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise TypeError("only dense tensors have a plain form")
-
-
-def _all(arguments: Mapping[str, Any]) -> list[Part]:
-    return [part for name, value in arguments.items() for part in parts(value, name)]
-
-
-def _description(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a callback's argument may be anything
-    """Return what a value is; of a tensor on a device, whose numbers would have to be waited for, only its form."""
-    found: dict[str, Any] = {"type": type(value).__name__}
-    match value:
-        case torch.Tensor():
-            found |= {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
-            found["device"] = str(value.device)
-            if is_real_scalar(value) and value.device.type == "cpu":
-                found["value"] = value.item()
-        case np.ndarray():
-            found |= {"shape": list(value.shape), "dtype": str(value.dtype)}
-        case None | bool() | int() | float() | np.number():
-            found["value"] = value
-        case str():
-            found["value"] = value[:_LONGEST_TEXT]
-        case BaseException():
-            found["message"] = str(value)[:_LONGEST_TEXT]
-        case Mapping() | Sequence() if is_container(value):
-            found["length"] = len(value)
-    return found

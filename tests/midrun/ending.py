@@ -24,8 +24,8 @@ class Mine(Exception):  # noqa: N818 - the name shall be told from Python's own
 class Ending(Staged):
     """Raises where it is told to."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"break_on_backward_exception": False, **options})
         self.place = ""
         self.exception: BaseException = Mine("here")
 

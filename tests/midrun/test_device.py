@@ -188,7 +188,7 @@ def test_a_reader_gets_values_that_are_there_at_once(tmp_path: Path) -> None:
         event = StandIn()
         event.come.set()
         put_up(run_of(model), pending(event, loss=0.5))
-        assert run_of(model).valued(lambda _, values: values.metrics["loss"]) == 0.5
+        assert run_of(model).values.shown(lambda _, values: values.metrics["loss"]) == 0.5
 
     during_a_fit(tmp_path, work)
 
@@ -204,7 +204,7 @@ def test_a_reader_of_values_on_their_way_waits_for_the_disk_thread_alone(tmp_pat
             return values.metrics["loss"]
 
         start = time.perf_counter()
-        later = run.valued(show)
+        later = run.values.shown(show)
         files = [run._answers._tree.read(f"state/{name}") for name in ("metrics/index.json", "optimizers.json")]
         assert run._answers._tree.list("state/metrics"), "a list needs no values"
         assert run._answers._tree.read("state/global-step") == b"0\n"
@@ -226,7 +226,7 @@ def test_a_reader_is_told_when_the_device_fails(tmp_path: Path) -> None:
         run, event = run_of(model), StandIn()
         event.broken = RuntimeError("device-side assert triggered")
         put_up(run, pending(event, loss=0.5))
-        later = run.valued(lambda _, values: values.metrics["loss"])
+        later = run.values.shown(lambda _, values: values.metrics["loss"])
         assert isinstance(later, Later)
         event.come.set()
         with pytest.raises(Fault, match="RuntimeError: device-side assert triggered"):
@@ -262,7 +262,7 @@ def test_training_goes_on_while_a_device_is_slow(tmp_path: Path) -> None:
             super().on_train_batch_start(batch, batch_idx)
             run = run_of(self)
             put_up(run, pending(event, loss=0.5))
-            assert isinstance(run.valued(lambda _, values: values), Later)
+            assert isinstance(run.values.shown(lambda _, values: values), Later)
 
         def on_train_end(self) -> None:
             super().on_train_end()

@@ -1,0 +1,90 @@
+"""Saving what is in flight for offline debugging, and watching batches for NaN and infinity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from midrun.capture import WRITERS
+from midrun.command import Change, Command
+from midrun.commands.artifacts import Labelled
+from midrun.commands.kind import EVALUATION, POINTS, Arguments, Kind
+
+if TYPE_CHECKING:
+    from midrun.run import Run
+
+
+class FiniteCheck(Arguments):
+    """Whether batches are checked, and what comes of one that is not finite."""
+
+    enabled: bool = Field(description="Whether each batch is checked from the next one on.")
+    hold: bool = Field(default=False, description="Hold the run at a batch that has NaN or infinity.")
+
+
+class SetFiniteCheck(Kind):
+    """Turn the check of each batch for NaN and infinity on or off. It is slow: it waits for the device each time.
+
+    What it finds is in `state/finite-check.json` and, the first time, in the log.
+    """
+
+    name = "set_dataloader_finite_check"
+    Arguments = FiniteCheck
+    bare = "enabled"
+    while_held = True
+    on_every_rank = True
+
+    def do(self, run: Run, args: FiniteCheck, command: Command) -> dict[str, Any]:
+        """Set it."""
+        old, new = run.finite_check.set(enabled=args.enabled, hold=args.hold)
+        return {"changes": [Change(what="dataloader_finite_check", old=old, new=new)] if old != new else []}
+
+
+class _Capture(Kind):
+    """A kind that writes a file into `artifacts/debug/`."""
+
+    Arguments = Labelled
+    bare = "label"
+    points = POINTS
+    while_held = True
+    file: ClassVar[str]
+    """The word that its files' names begin with, and their suffix."""
+
+    def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
+        """Write it aside, and show it whole."""
+        write = WRITERS[self.file]
+        return run.store.write("debug", self.file, lambda path: write(run, path), command, args.label)
+
+
+class SaveBatch(_Capture):
+    """Save the batch that is in flight: its tensors and plain values, and a description of whatever else it holds."""
+
+    name = "save_current_batch"
+    points = ("before_optimizer_step", "train_batch_end", EVALUATION)
+    file = "batch.pt"
+
+
+class SaveLoss(_Capture):
+    """Save the loss of the batch that is in flight."""
+
+    name = "save_current_loss"
+    points = ("before_optimizer_step",)
+    file = "loss.pt"
+
+
+class SaveGradients(_Capture):
+    """Save the gradients that the parameters have now: of a backward pass that has failed, those that it came to.
+
+    Where a GradScaler has scaled them, the file says so, and by how much.
+    """
+
+    name = "save_partial_gradients"
+    points = ("before_optimizer_step",)
+    file = "gradients.pt"
+
+
+class SaveOptimizerSummary(_Capture):
+    """Save what the optimizers are set to, and the size, norm and range of what they keep for each parameter."""
+
+    name = "save_optimizer_summary"
+    file = "optimizers.json"

@@ -1,0 +1,57 @@
+"""Exceptions: how one is shown, and how one holds the run."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from typing import TYPE_CHECKING, TypedDict
+
+from midrun.fs.faults import message
+
+if TYPE_CHECKING:
+    from midrun.command import Place
+    from midrun.sample import Sample
+
+
+class ExceptionRecord(TypedDict):
+    """The exception that ends the loop, or holds it, and where the loop was."""
+
+    type: str
+    message: str
+    traceback: str
+    global_step: int
+    epoch: int
+    batch: int | None
+    time: float
+
+
+def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecord:
+    """Return the record of an exception that comes now, after this sample."""
+    return ExceptionRecord(
+        type=f"{type(exception).__module__}.{type(exception).__qualname__}",
+        message=message(exception),
+        traceback="".join(traceback.format_exception(exception)),
+        global_step=sample.global_step,
+        epoch=sample.epoch,
+        batch=sample.batch,
+        time=time.time(),
+    )
+
+
+class Caught:
+    """An exception of a backward pass that holds the run. Of the exception itself nothing is kept.
+
+    Parameters
+    ----------
+    record
+        How it is shown.
+    place
+        Where training stands, which is no safe point.
+    """
+
+    def __init__(self, record: ExceptionRecord, place: Place) -> None:
+        self.record, self.place = record, place
+        self.released_by: str | None = None
+        """Who has let it go."""
+        self.is_over = False
+        """Whether that has come to the training thread."""
