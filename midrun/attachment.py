@@ -19,6 +19,7 @@ from midrun.log import tell
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
+    from midrun.follower import Follower
     from midrun.loop import Ending, Outcome
     from midrun.ranks import Ranks
     from midrun.run import Run
@@ -52,6 +53,7 @@ class Attachment:
         self._run_id: str | None = None
         self._port: int | None = None
         self._ending: Ending | None = None
+        self._follower: Follower | None = None
         self._missed: set[str] = set()
         self._nested: list[Trainer] = []
         """Trainers that have taken up the model while another one trains it."""
@@ -146,6 +148,7 @@ class Attachment:
         directory = run_directory(trainer, self._run_id) if trainer.is_global_zero else None
         ranks = self._ranks = Ranks(trainer, directory)
         if directory is None:
+            self._follow(trainer, module, ranks)
             return
         run = self.run = Run(
             self.config, self._run_id, directory, LightningLoop(trainer, module), ranks, port=self._port
@@ -155,6 +158,16 @@ class Attachment:
         self.quicken(module)
         # Lightning calls all callbacks' before the model's own, in which the run begins.
         run.hooks.call("setup", {"stage": stage})
+
+    def _follow(self, trainer: Trainer, module: LightningModule, ranks: Ranks) -> None:
+        """Do what a later rank does: run the shell hooks, where it is to."""
+        from midrun.follower import Follower  # noqa: PLC0415 - these load torch
+        from midrun.loop import Ending, LightningLoop  # noqa: PLC0415
+
+        if self.config.hooks_enabled and self.config.hooks_rank_policy == "all":
+            self._follower = Follower(self.config, LightningLoop(trainer, module), ranks)
+            self._ending = Ending(trainer, raised=self._raised, over=self._stop)
+            self._follower.start()
 
     def _raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note the exception that ends the loop; it goes on its way, whatever becomes of the note."""
@@ -171,6 +184,9 @@ class Attachment:
         ending, self._ending = self._ending, None
         if ending is not None:
             ending.undo()
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.stop()
         if run is not None:
             try:
                 run.stop()

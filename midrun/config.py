@@ -14,8 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 class MidrunConfig:
     """What midrun does in a run. Every member is an option of `MidrunMixin`, given by keyword.
 
-    An unknown option is a TypeError, a value of the wrong type too; a value out of range is a ValueError. The options
-    from `torch_debug_enabled` to `dataloader_finite_check_enabled` are checked and have no effect in this version.
+    An unknown option is a TypeError, a value of the wrong type too; a value out of range is a ValueError. Those of
+    PyTorch's debug server and of the timing of the pipeline are checked, and have no effect in this version.
 
     Parameters
     ----------
@@ -55,13 +55,13 @@ class MidrunConfig:
     hooks_timeout_s
         Seconds after which a running hook is ended; None waits for it.
     hooks_rank_policy
-        Which ranks run hooks: "rank_zero" or "all".
+        Which ranks run hooks: "rank_zero" or "all". A later rank writes what they print to `midrun-rank-<n>.log`.
     pipeline_pressure_enabled
         Measure how long each phase of a batch takes.
     pipeline_pressure_window
         How many batches the timing looks back over.
     break_on_backward_exception
-        Hold the run when `backward()` raises, so that the batch can be inspected.
+        Hold the run when `backward()` raises, so that the batch can be inspected, until `release_exception`.
     dataloader_finite_check_enabled
         Check each batch for NaN and infinity. Slow.
     optimizer_surgery_enabled

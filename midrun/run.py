@@ -49,6 +49,7 @@ _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
 _GIL_BREAK = 0.0002
 """Seconds for which the training thread gives the GIL away when a face waits for it."""
+_LOOK_PATIENCE = 1.0
 _STOP_PATIENCE = 2.0
 _SLOW_PATIENCE = 0.2
 _READY_PATIENCE = 10.0
@@ -306,6 +307,10 @@ class Run:
         self._steady = self.loop.is_steady
         self.publish(batch)
         self._page.bump()
+
+    def take_drops(self) -> None:
+        """Take in what a script has dropped, so that the next safe point has it."""
+        self.queue.look(_LOOK_PATIENCE)
 
     def changed(self) -> None:
         """Void what faces have kept."""

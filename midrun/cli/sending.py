@@ -169,6 +169,8 @@ def _follow(sent: Sent, how: How) -> int:
         _print(sent.id, render("command.json", record).decode().rstrip("\n"))
     else:
         _print(sent.id, "\n".join(sent.outcome()) if how.waits else sent.id)
+        for note in [] if how.waits else (record.get("result") or {}).get("notes", []):
+            tell(f"{sent.id}: {one_line(str(note))}")  # It was done at once, and there is more to it than that.
     if record.get("status") in OVER and record["status"] != "succeeded":
         tell(sent.failure())
         return 1

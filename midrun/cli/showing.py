@@ -102,11 +102,11 @@ def _lines(run: Run, found: dict[str, Any]) -> list[str]:
         ("directory", one_line(run.directory)),
         *_process(run),
         ("progress", _progress(found["state"])),
-        ("pace", _pace(found["state"], held=found["hold"] is not None) if run.is_live else ""),
+        ("pace", _pace(found["state"], held=found["state"].get("status") == "held") if run.is_live else ""),
         *_metrics(found["metrics"]),
         ("rates", "; ".join(", ".join(map(shown, rates)) for rates in found["learning_rates"])),
         ("exception", _exception(found["state"].get("exception"))),
-        ("held", _held(found["hold"]) if found["hold"] else ""),
+        ("held", _held(found["hold"]) if found["hold"] else _caught(run, found["state"])),
         *_waiting(run, found),
         *_failed(run, found["services"]),
         ("shown", _age(run) if found["shown_from"] != "rest" else ""),
@@ -203,6 +203,13 @@ def _held(hold: dict[str, Any]) -> str:
     if hold.get("joined_ids"):
         parts.append(f"joined by {', '.join(map(str, hold['joined_ids']))}")
     return one_line(" ".join(filter(None, parts)))
+
+
+def _caught(run: Run, state: dict[str, Any]) -> str:
+    """Return how a run stands still that no hold holds, but an exception of its backward pass."""
+    if not (run.is_live and state.get("status") == "held" and state.get("exception")):
+        return ""
+    return f"by the exception; to let the run end with it: midrun send {one_line(str(run.directory))} release_exception"
 
 
 def _asks(record: dict[str, Any]) -> str:

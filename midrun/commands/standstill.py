@@ -66,7 +66,10 @@ class Continue(Kind):
         """Let go."""
         source = command.record["source"]
         pauses = [hold for hold in run.holds.pending() if hold.record["kind"] == "pause"]
-        return {"cancelled_holds": run.queue.cancel(pauses, source), "released": run.holds.release(source)}
+        done = {"cancelled_holds": run.queue.cancel(pauses, source), "released": run.holds.release(source)}
+        if run.holds.exception is not None:
+            done["notes"] = ["an exception holds the run, and only release_exception lets it end"]
+        return done
 
 
 class Release(Kind):

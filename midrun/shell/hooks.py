@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, file
@@ -18,7 +18,14 @@ from midrun.shell.scripts import KINDS, Scripts
 from midrun.shell.watch import Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from midrun.config import MidrunConfig
+    from midrun.log import RunLog
+    from midrun.loop import Loop
+    from midrun.ranks import Rank
     from midrun.run import Run
+    from midrun.services import Service
 
 FAILING = 3
 """Failures in a row from which on a script is said to fail."""
@@ -65,8 +72,30 @@ class HooksIndex(TypedDict):
     """Those, and the others that have run."""
 
 
+class Hooked(Protocol):
+    """What shell hooks need of a run: `Run` on rank zero, `Follower` on the others."""
+
+    config: MidrunConfig
+    loop: Loop
+    directory: Path
+    run_id: str
+    ranks: list[Rank]
+    log: RunLog
+    services: dict[str, Service]
+
+    @property
+    def rest_url(self) -> str | None:
+        """Address of the REST API."""
+
+    def changed(self) -> None:
+        """Void what faces have kept."""
+
+    def take_drops(self) -> None:
+        """Take in what a script has dropped, so that the next safe point has it."""
+
+
 class ShellHooks:
-    """The shell hooks of one run.
+    """The shell hooks of one run, or of one of its later ranks.
 
     Parameters
     ----------
@@ -74,7 +103,7 @@ class ShellHooks:
         The run.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Hooked) -> None:
         self._run = run
         self._service = run.services["hooks"]
         self.scripts = Scripts(run.directory)
@@ -95,8 +124,15 @@ class ShellHooks:
             return
         self._service.start()
         source = None if config.hooks_source_dir is None else Path(config.hooks_source_dir)
+        self._begin(lambda: self.scripts.install(source))
+
+    def follow(self) -> None:
+        """Run from now on those that are executable, of the scripts that another rank has made."""
+        self._begin(lambda: None)
+
+    def _begin(self, prepare: Callable[[], object]) -> None:
         try:
-            self.scripts.install(source)
+            prepare()
             self._look()
             self._watch = Watch([self.scripts.directory / kind for kind in KINDS], self._look)
         except OSError as error:
@@ -140,7 +176,7 @@ class ShellHooks:
                 trouble, seconds = f"{type(error).__name__}: {error}", 0.0
             self._note(script, trouble, seconds)
         if name in enabled:
-            self._run.queue.look(_PATIENCE)
+            self._run.take_drops()
 
     def _call(self, script: Path, name: str, arguments: dict[str, Any]) -> tuple[str, float]:
         """Run one script, and return what was wrong and how long it took."""

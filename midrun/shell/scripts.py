@@ -61,6 +61,11 @@ class Scripts:
         self.directory = directory / "hooks"
         self._state = directory / STATE
 
+    @property
+    def are_there(self) -> bool:
+        """Whether there are directories for them."""
+        return all((self.directory / kind).is_dir() for kind in KINDS)
+
     def install(self, source: Path | None) -> None:
         """Make the scripts that are not there, those of a user's own set first. Raises OSError."""
         made = self._made()

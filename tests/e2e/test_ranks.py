@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
@@ -56,6 +57,49 @@ def test_a_run_of_two_ranks_has_its_services_on_rank_zero_alone(run: Run) -> Non
     wait_for(lambda: session_of(run.pid) == [], "no rank and no worker is left")
     assert run.record()["session"]["outcome"] == "finished"
     run.assert_content()
+
+
+def shown(run: Run) -> str | None:
+    """Return what rank zero shows of rank 1, once it knows it."""
+    return run.rest("meta/ranks/1.json").decode() if "1.json" in run.shown_names("meta/ranks") else None
+
+
+def watches(descriptors: Path) -> bool:
+    """Whether a process watches files."""
+    for descriptor in descriptors.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if "inotify wd" in descriptor.read_text():
+                return True
+    return False
+
+
+def test_hooks_run_on_every_rank_where_they_are_to(root: Path) -> None:
+    hooks = root / "own/light"
+    hooks.mkdir(parents=True)
+    script = hooks / "on_train_batch_end.sh"
+    script.write_text('grep -E "\\"(rank|run_id)\\":" "$1" >> "rank-$MIDRUN_RANK"; echo "rank $MIDRUN_RANK"')
+    script.chmod(0o755)
+    plan = {"wait_at": 5, "workers": 1, "midrun": {"hooks_source_dir": str(root / "own"), "hooks_rank_policy": "all"}}
+    trainer = Script("distributed", plan, root)
+    run = trainer.run
+    try:
+        run.at("waiting-0", STARTED)
+        run.at("waiting-1", STARTED)
+        run.live(mount=False)
+        other = Path("/proc", str(json.loads(wait_for(lambda: shown(run), "rank 1 is known"))["pid"]), "fdinfo")
+        wait_for(lambda: watches(other), "rank 1 watches the scripts")
+        run.go()
+        assert run.ended(60) == 0, run.told()
+        for rank in (0, 1):
+            called = (run.directory / f"rank-{rank}").read_text().splitlines()
+            told = [line.strip().rstrip(",") for line in called]
+            assert set(told) == {f'"rank": {rank}', f'"run_id": "{run.record()["run_id"]}"'}
+            assert len(told) >= 2 * 15  # of twenty steps, those after the fifth
+        assert "hook light/on_train_batch_end.sh: rank 1" in (run.directory / "midrun-rank-1.log").read_text()
+        assert "rank 1" not in run.log
+        run.assert_content()
+    finally:
+        trainer.clean()
 
 
 def test_when_both_ranks_are_killed_nothing_is_left(run: Run) -> None:

@@ -44,6 +44,10 @@ wait_at
     Number of the training step (from 0) that waits until the test makes the file `go`; it makes `waiting` first.
 raise_at
     Number of the training step that raises RuntimeError, or SystemExit with the code in `exit`.
+fail_at
+    Number of the training step whose backward pass raises RuntimeError, when it has come to the first layer.
+spoil_at
+    Number of the training step whose batch gets a NaN.
 workers
     DataLoader workers.
 stuck
@@ -81,7 +85,10 @@ class Numbers(Dataset[tuple[Tensor, Tensor]]):
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
             _await_file(Path(self._plan["root"], "unstick"))
-        return self._inputs[index], self._targets[index]
+        inputs = self._inputs[index]
+        if index == self._plan.get("spoil_at", -1) * BATCH:
+            inputs = torch.full_like(inputs, float("nan"))
+        return inputs, self._targets[index]
 
 
 class Model(MidrunMixin, L.LightningModule):
@@ -113,6 +120,8 @@ class Model(MidrunMixin, L.LightningModule):
         if plan.get("step_s"):
             time.sleep(plan["step_s"])
         loss = self._loss(batch)
+        if step == plan.get("fail_at"):
+            next(self.net.parameters()).register_hook(_fail)  # type: ignore[no-untyped-call]  # torch's own
         self.log("train/loss", loss)
         for name, value in plan.get("metrics", {}).items():
             self.log(name, float(value))
@@ -292,6 +301,10 @@ def distributed(plan: Plan) -> None:
 
 
 # ---- what a program is made of
+
+
+def _fail(_: Tensor) -> None:
+    raise RuntimeError("backward has failed, as the plan says")
 
 
 def wait(plan: Plan, name: str = "") -> None:

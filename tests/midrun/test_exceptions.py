@@ -259,7 +259,8 @@ def test_continue_releases_no_exception_and_cancels_a_pause(tmp_path: Path) -> N
     def act() -> None:
         pause = give(model.live, "pause")
         result = done(model.live, give(model.live, "continue"))
-        assert result == {"cancelled_holds": [pause.id], "released": None}
+        notes = ["an exception holds the run, and only release_exception lets it end"]
+        assert result == {"cancelled_holds": [pause.id], "released": None, "notes": notes}
         assert model.live.holds.exception is not None
         release(model)
 

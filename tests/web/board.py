@@ -213,6 +213,11 @@ class State(Dir):
         group = {"lr": self._board.rate, "parameters": 2, "options": {"momentum": math.nan, "betas": [0.9, 0.99]}}
         return {"global_step": self._board.step, "optimizers": [{"name": self._board.label, "groups": [group]}]}
 
+    @file("finite-check.json", cached=False)
+    def finite_check(self) -> dict[str, Any]:
+        """What was found in batches."""
+        return self._board.checked
+
     @file("services.json", cached=False)
     def services(self) -> dict[str, Any]:
         """The services."""
@@ -314,6 +319,8 @@ class Board(Dir):
         self.written: list[dict[str, Any]] = []
         """The artifacts."""
         self.exception: dict[str, Any] | None = None
+        self.checked: dict[str, Any] = {"enabled": False, "hold": False, "batches": 0, "not_finite": 0}
+        self.checked |= {"first": None, "last": None}
         self.graph: str | Later = "digraph { a -> b }"
         self.drawn = 0
         """How often somebody has had the graph made."""

@@ -296,3 +296,62 @@ def test_holds_are_let_go_and_taken_back_where_they_are_listed(watch: Watch) -> 
     expect(holds).to_be_hidden()
     assert visit.was_clean()
     over(run)
+
+
+# ---- exceptions and captures
+
+
+def test_an_exception_of_backward_is_looked_into_and_released(watch: Watch) -> None:
+    run, visit = watch("failing", wait_at=5, fail_at=5)
+    page = visit.page
+    live(page)
+    run.go()
+    wait_for(lambda: run.shown("holds/index.json")["exception"], "the run is held")
+    expect(pill(page)).to_have_text("held")
+    expect(page.locator("div.held")).to_contain_text(re.compile(r"Held by an exception for \d+ s, to be inspected"))
+    expect(page.get_by_role("button", name=re.compile("Pause|Resume"))).to_have_count(0)
+    shown = page.get_by_role("region", name="builtins.RuntimeError")
+    expect(shown).to_contain_text("backward has failed, as the plan says")
+    for kind, says in (("save_current_batch", "Save batch"), ("save_partial_gradients", "Save gradients")):
+        shown.get_by_role("button", name=says).click()
+        wait_for(lambda kind=kind: logged(run, kind), f"{kind} is done")  # type: ignore[misc]  # a default argument
+        expect(shown.get_by_role("link", name=re.compile(r"\.pt$"))).to_be_visible()
+    [path] = (run.directory / "artifacts/debug").glob("batch-*.pt")
+    batch = torch.load(path, weights_only=True)["batch"]
+    assert [tuple(part.shape) for part in batch] == [(8, 8), (8, 1)]
+    page.get_by_role("button", name="Release exception…").click()
+    dialog = page.get_by_role("dialog", name="Release the exception?")
+    expect(dialog).to_have_accessible_description("It is raised again, and the run ends with it.")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert run.shown("holds/index.json")["exception"] is not None
+    page.get_by_role("button", name="Release exception…").click()
+    dialog.get_by_role("button", name="Release").click()
+    run.at("waiting-finalize")
+    assert run.shown("state/exception.json")["message"] == "backward has failed, as the plan says"
+    run.go("-finalize")
+    assert run.ended() == 1
+    assert visit.was_clean(allow_statuses={410}, may_be_cut=True)  # the server may say that the run ends
+
+
+def test_batches_are_checked_from_the_page(watch: Watch) -> None:
+    run, visit = watch(wait_at=3, spoil_at=6, steps=10)
+    page = visit.page
+    live(page)
+    panel = page.get_by_role("region", name="Batches")
+    expect(panel).to_contain_text("Batches are not checked for NaN and infinity.")
+    panel.get_by_role("button", name="Check, and hold").click()
+    wait_for(lambda: [record["kind"] for record in spooled(run)] == ["set_dataloader_finite_check"], "it is taken in")
+    run.go()
+    record = held(run)
+    assert record["source"] == "finite check"
+    found = run.shown("state/finite-check.json")
+    assert (found["first"]["path"], found["first"]["nan"]) == ("batch.0", 8)
+    expect(panel).to_contain_text("and one that has any holds the run")
+    expect(panel).to_contain_text("First: batch.0 had 8 NaN and 0 infinite of")
+    panel.get_by_role("button", name="Stop checking").click()
+    wait_for(lambda: not run.shown("state/finite-check.json")["enabled"], "it is off")
+    panel.get_by_role("button", name="Save batch").click()
+    wait_for(lambda: logged(run, "save_current_batch"), "it is saved")
+    press(page, "Resume")
+    assert run.ended() == 0
+    assert visit.was_clean(allow_statuses={410}, may_be_cut=True)

@@ -77,6 +77,12 @@ def exception(text: str) -> dict[str, Any]:
     }
 
 
+def finding(path: str, **more: Any) -> dict[str, Any]:
+    """Return what the check of batches has found."""
+    found = {"path": path, "nan": 1, "infinite": 2, "numbers": 3000, "stage": "train", "global_step": 7}
+    return {**found, "epoch": 0, "batch": 7, "time": 1_700_000_000.0, **more}
+
+
 def harm(board: Board) -> None:
     """Give everything on a board a hostile name or text."""
     board.run_id, board.label = HOSTILE[0], HOSTILE[3]
@@ -88,6 +94,8 @@ def harm(board: Board) -> None:
         for name, label in zip(HOSTILE, reversed(HOSTILE), strict=True)
     }
     board.exception = exception(TEXT)
+    board.checked = {"enabled": True, "hold": True, "batches": 1 << 50, "not_finite": 2}
+    board.checked |= {"first": finding(TEXT, stage=TEXT), "last": finding(HOSTILE[0], time=0.0)}
     board.services = {name: {"state": "failed", "reason": TEXT, "since": 0.0} for name in HOSTILE}
     board.written = [{"path": f"debug/{name}", "size": 1 << 50, "modified": 0.0} for name in HOSTILE]
     board.written += [{"path": name, "size": 0, "modified": 0.0} for name in [*HOSTILE, "\udcff.ckpt"]]

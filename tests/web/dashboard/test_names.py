@@ -53,7 +53,7 @@ def test_hostile_names_and_texts_are_shown_as_text_and_run_nothing(opening: Open
     shown = "\0".join(texts(page, ".commands"))
     for text in (TEXT, f"{HOSTILE[0]} {HOSTILE[1]} → {HOSTILE[2]}", f"pause by {TEXT}: {TEXT}"):
         assert text in shown
-    expect(page.locator(".run > .held")).to_contain_text("An exception holds the run")
+    expect(page.locator(".run > .held")).to_contain_text("Held by an exception for")
     assert made(page) == {"script": 1, "link": 2}
     for _ in range(2):
         refresh(page)

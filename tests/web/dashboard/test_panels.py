@@ -13,7 +13,7 @@ from midrun.fs.faults import Conflict
 from midrun.fs.later import Later
 from tests.web.board import Board
 from tests.web.dashboard.looking import NOTHING, Opening, open_all, refresh
-from tests.web.dashboard.records import hold, hooks, script
+from tests.web.dashboard.records import finding, hold, hooks, script
 from tests.web.sample import wait_until
 
 pytestmark = pytest.mark.browser
@@ -107,6 +107,25 @@ def test_scripts_that_fail_are_told_beside_their_names(opening: Opening, board: 
     board.furnish(phases={}, memory={}, hooks=hooks(), host="machine")
     refresh(visit.page)
     expect(visit.page.get_by_text("No script is executable")).to_contain_text("(chmod +x) in /data/run/hooks")
+    assert visit.was_clean()
+
+
+def test_what_was_found_in_batches_is_told(opening: Opening, board: Board) -> None:
+    visit = opening(board)
+    panel = visit.page.get_by_role("region", name="Batches")
+    expect(panel).to_contain_text("Batches are not checked for NaN and infinity.")
+    first = finding("batch.image")
+    board.checked = {"enabled": True, "hold": False, "batches": 1200, "not_finite": 1, "first": first, "last": first}
+    refresh(visit.page)
+    expect(panel).to_contain_text("Each batch is checked for NaN and infinity.")
+    expect(panel).to_contain_text("Of 1,200 that were checked, 1 had some.")
+    found = panel.locator("p.prose")
+    expect(found).to_have_text(
+        re.compile(r"^First: batch.image had 1 NaN and 2 infinite of 3,000 numbers \(train, epoch 0")
+    )
+    board.checked |= {"not_finite": 2, "last": finding("batch.mask", time=1_700_000_009.0)}
+    refresh(visit.page)
+    expect(found).to_have_text([re.compile("^First: batch.image"), re.compile("^Last: batch.mask")])
     assert visit.was_clean()
 
 

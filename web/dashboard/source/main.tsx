@@ -3,11 +3,12 @@ import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
+import { ExceptionShown } from "./batches";
 import { CommandsPanel } from "./commands";
 import { ControlsPanel } from "./controls";
 import { useChoice, useNode, useTree } from "./hooks";
 import { MetricsPanel } from "./metrics";
-import { ExceptionShown, Panels } from "./panels";
+import { Panels } from "./panels";
 import type { Service } from "./records";
 import { Freshness, RunState, useEnd } from "./runstate";
 

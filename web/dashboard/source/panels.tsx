@@ -1,8 +1,8 @@
 /** The panels beside metrics, controls and commands: each shows a node or two. */
 import { useState } from "preact/hooks";
+import { BatchesShown, type FiniteCheck } from "./batches";
 import { ArtifactLink, useGiven } from "./download";
 import { Files } from "./files";
-import { useSummary } from "./hooks";
 import { Graph } from "./graph";
 import { LogPanel } from "./commands";
 import { OPTIMIZERS, groupsOf } from "./optimizers";
@@ -18,6 +18,13 @@ export function Panels() {
       <Panel title="Optimizers">{() => <OptimizersShown />}</Panel>
       <Panel title="Artifacts">{() => <Artifacts />}</Panel>
       <Panel title="Control log">{() => <LogPanel />}</Panel>
+      <Panel title="Batches">
+        {() => (
+          <Node<FiniteCheck> path="state/finite-check.json" lacks="check of batches">
+            {(check) => <BatchesShown {...check} />}
+          </Node>
+        )}
+      </Panel>
       <Panel title="Pipeline timing">{() => <Pipeline />}</Panel>
       <Panel title="CUDA memory">
         {() => (
@@ -52,26 +59,6 @@ export function Panels() {
         {() => <Files />}
       </Panel>
     </div>
-  );
-}
-
-/** The exception that ended or holds the run; nothing while there is none. */
-export function ExceptionShown() {
-  const exception = useSummary()?.exception;
-  if (!exception?.type) return null;
-  return (
-    <section class="panel exception" aria-labelledby="exception-title">
-      <h2 id="exception-title">{exception.type}</h2>
-      <p class="prose">{exception.message}</p>
-      <p class="faint">
-        At step {number(exception.global_step)}, epoch {number(exception.epoch)}
-        {exception.batch !== null && `, batch ${number(exception.batch)}`}, {moment(exception.time)}
-      </p>
-      <details>
-        <summary>Traceback</summary>
-        <Text text={exception.traceback} label="Traceback" />
-      </details>
-    </section>
   );
 }
 

@@ -44,7 +44,7 @@ export function RunState() {
       {summary && <Progress summary={summary} />}
       {summary && <Facts summary={summary} status={status} />}
       {holds && <Held holds={holds} />}
-      <Buttons held={holds?.active ?? null} pausing={usePausing(holds)} />
+      <Buttons held={holds?.active ?? null} caught={Boolean(holds?.exception)} pausing={usePausing(holds)} />
     </section>
   );
 }
@@ -123,8 +123,8 @@ function speed(perSecond: number): string {
 
 function Held({ holds }: { holds: HoldList }) {
   const { active, exception, pending, waiting } = holds;
-  const now = useNow(active !== null);
-  const due = active ? [] : pending;
+  const now = useNow(active !== null || exception !== null);
+  const due = active || exception ? [] : pending;
   const behind = waiting.filter(({ execution }) => !execution.when);
   if (!active && !exception && due.length === 0) return null;
   return (
@@ -139,13 +139,25 @@ function Held({ holds }: { holds: HoldList }) {
           {behind.length > 0 && ` Commands that wait for it to end: ${behind.length}.`}
         </p>
       )}
-      {exception && <p>An exception holds the run: {exception.message}</p>}
+      {exception && (
+        <p>
+          <strong>Held by an exception for {duration(now - exception.time)}</strong>, to be inspected: {exception.type}. When
+          it is released, the run ends with it.
+        </p>
+      )}
       {due.length > 0 && <p>A hold is pending: the run stands still when it comes to it.</p>}
     </div>
   );
 }
 
-function Buttons({ held, pausing }: { held: HoldList["active"]; pausing: boolean }) {
+interface ButtonsProps {
+  held: HoldList["active"];
+  /** Whether an exception holds the run. */
+  caught: boolean;
+  pausing: boolean;
+}
+
+function Buttons({ held, caught, pausing }: ButtonsProps) {
   const sending = useSending();
   // What asks nothing does not wait for a question: a pause is for when the loss goes up.
   const asking = useSending();
@@ -161,9 +173,10 @@ function Buttons({ held, pausing }: { held: HoldList["active"]; pausing: boolean
   );
   return (
     <div class="row buttons">
+      {caught && button("release_exception", "Release exception…", "Let the run end with it", "danger", true)}
       {held || pausing
         ? button("continue", held ? "Resume" : "Cancel pause", "Let training go on", "main")
-        : button("pause", "Pause", "Hold training before the next optimizer step", "main")}
+        : !caught && button("pause", "Pause", "Hold training before the next optimizer step", "main")}
       {button("checkpoint", "Checkpoint", "Write a checkpoint now", "")}
       {button("stop", "Stop…", "End training cleanly", "danger", true)}
       <Sending of={sending} />
