@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SUFFIX = "_batch_start"
 """The callbacks at which a batch comes."""
-_PATIENCE = 1.0
+_PATIENCE = 5.0
 """Seconds in which a hold that is asked for is taken in, so that it stands at the batch it is about."""
 
 
