@@ -93,16 +93,27 @@ class Store:
         """How many files have been written: after each a list is out of date."""
 
     def write(
-        self, kind: str, name: str, write: Callable[[str], object], command: Command, label: str | None
+        self,
+        kind: str,
+        write: Callable[[str], object],
+        command: Command,
+        label: str | None,
+        *,
+        word: str = "",
+        suffix: str = "",
     ) -> dict[str, Any]:
         """Have `write` make a file, or a directory, aside; show it whole; put it into the index. Raises OSError.
 
-        Its name is `name`, a word and a suffix which both may be missing, with the place and the label in between.
+        Parameters
+        ----------
+        kind
+            The directory that it goes to, below the artifact directory.
+        label, word, suffix
+            What its name has behind and before the epoch and step, and at the end.
         """
         folder = self.directory / kind
         folder.mkdir(parents=True, exist_ok=True)
         place = self._run.points.place(None)
-        word, _, suffix = name.partition(".")
         where = f"epoch={place['epoch']}-step={place['global_step']}{_tail(label)}"
         path = _unused(folder, f"{word}-{where}" if word else where, suffix)
         made = aside(path)

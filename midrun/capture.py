@@ -6,7 +6,7 @@ whole along. Of what has no plain form there is a description.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ import torch
 
 from midrun.fs.faults import Conflict, message
 from midrun.fs.render import jsonable, render
-from midrun.nested import DEEPEST, MOST_PARTS, contents, described, is_container
+from midrun.nested import DEEPEST, MOST_PARTS, contents, described, dtype_of, insist_on_numbers, is_container
+from midrun.sample import is_here
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -24,7 +25,6 @@ FORMAT = "midrun.capture/1"
 
 _PLAIN = (str, bytes, bool, int, float, type(None))
 """What is kept as it is, of exactly these types: one that is derived from them is somebody's own."""
-_LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr)
 
 
 class Keeping:
@@ -44,12 +44,14 @@ class Keeping:
     def keep(self, value: Any, path: str, above: tuple[int, ...] = ()) -> Any:  # noqa: ANN401 - a batch may be anything
         """Return what can be saved of a value; what can't is in `left_out`."""
         self._parts += 1
-        if len(above) > DEEPEST or id(value) in above:
-            return self._leave(path, f"it holds itself, or is {DEEPEST} steps down")
-        if is_container(value):
-            return self._contents(value, path, (*above, id(value)))
         try:
-            return self._whole(value)
+            if not is_container(value):
+                return self._whole(value)
+            if id(value) in above:
+                return self._leave(path, "it holds itself")
+            if len(above) >= DEEPEST:
+                return self._leave(path, f"it is {DEEPEST} steps down, and has more below it")
+            return self._contents(value, path, (*above, id(value)))
         except Exception as error:  # noqa: BLE001 - of any library, on any device, and broken maybe
             return self._leave(path, message(error))
 
@@ -81,10 +83,7 @@ class Keeping:
         return plain
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            raise TypeError(f"a {type(tensor).__name__} may be spread over devices or ranks")
-        if tensor.layout not in _LAYOUTS or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
-            raise TypeError("it is neither dense nor sparse, or has no numbers")
+        insist_on_numbers(tensor, torch.strided, torch.sparse_coo, torch.sparse_csr)
         if id(tensor) not in self._kept:
             self._kept[id(tensor)] = tensor.detach().resolve_conj().resolve_neg().to("cpu", copy=True)
         return self._kept[id(tensor)]
@@ -116,6 +115,11 @@ def write_gradients(run: Run, path: str) -> None:
     gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
     if not gradients:
         raise Conflict("no parameter has a gradient here: they are made by backward()")
+    if run.loop.flight.scales and run.points.at not in ("before_optimizer_step", None):
+        raise Conflict(
+            "between two optimizer steps nothing tells whether a GradScaler has scaled the gradients: save them at"
+            " before_optimizer_step"
+        )
     scales = run.loop.flight.gradient_scales()
     scaled = {name: scales[id(parameters[name])] for name in gradients if id(parameters[name]) in scales}
     without = [name for name in parameters if name not in gradients]
@@ -128,15 +132,6 @@ def write_optimizers(run: Run, path: str) -> None:
     summaries = [_optimizer(optimizer, names) for optimizer in run.loop.optimizers]
     document = {**_where(run), "optimizers": summaries}
     Path(path).write_bytes(render("optimizers.json", document))
-
-
-WRITERS: dict[str, Callable[[Run, str], None]] = {
-    "batch.pt": write_batch,
-    "loss.pt": write_loss,
-    "gradients.pt": write_gradients,
-    "optimizers.json": write_optimizers,
-}
-"""What writes a capture, by the file that it makes."""
 
 
 def _where(run: Run) -> dict[str, Any]:
@@ -162,7 +157,7 @@ def _optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> di
         {
             "options": {key: _option(value) for key, value in group.items() if key != "params"},
             "parameters": [
-                {"name": names.get(id(parameter)), "shape": list(parameter.shape), "dtype": _named(parameter)}
+                {"name": names.get(id(parameter)), "shape": list(parameter.shape), "dtype": dtype_of(parameter)}
                 | {"state": {key: _state(value) for key, value in optimizer.state.get(parameter, {}).items()}}
                 for parameter in group["params"]
             ],
@@ -175,15 +170,17 @@ def _optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> di
 def _option(value: Any) -> Any:  # noqa: ANN401 - an optimizer's options have no types
     if isinstance(value, torch.Tensor):
         return _state(value)
-    return value if isinstance(value, bool | int | float | str | list | tuple | type(None)) else str(value)
+    if isinstance(value, list | tuple):
+        return [_option(each) for each in value]
+    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
 
 
 def _state(value: Any) -> Any:  # noqa: ANN401 - an optimizer keeps what it likes
     """Return a number as it is, and of a tensor its size, its Euclidean norm, its range and what is not finite."""
     if not isinstance(value, torch.Tensor):
         return _option(value)
-    found: dict[str, Any] = {"shape": list(value.shape), "dtype": _named(value), "bytes": value.nbytes}
-    if value.is_meta or value.layout is not torch.strided or value.is_complex() or type(value) is not torch.Tensor:
+    found: dict[str, Any] = {"shape": list(value.shape), "dtype": dtype_of(value), "bytes": value.nbytes}
+    if value.is_meta or value.layout is not torch.strided or value.is_complex() or not is_here(value):
         return found
     numbers = value.detach()
     if numbers.numel() == 1:
@@ -195,7 +192,3 @@ def _state(value: Any) -> Any:  # noqa: ANN401 - an optimizer keeps what it like
         norm, least, most, outside = torch.stack([torch.linalg.vector_norm(wide), least, most, outside]).tolist()
         found |= {"norm": norm, "min": least, "max": most, "not_finite": int(outside)}
     return found
-
-
-def _named(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Exceptions: how one is shown, and how one holds the run."""
+"""Exceptions: how one is shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypedDict
 from midrun.fs.faults import message
 
 if TYPE_CHECKING:
-    from midrun.command import Place
     from midrun.sample import Sample
 
 
@@ -36,22 +35,3 @@ def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecor
         batch=sample.batch,
         time=time.time(),
     )
-
-
-class Caught:
-    """An exception of a backward pass that holds the run. Of the exception itself nothing is kept.
-
-    Parameters
-    ----------
-    record
-        How it is shown.
-    place
-        Where training stands, which is no safe point.
-    """
-
-    def __init__(self, record: ExceptionRecord, place: Place) -> None:
-        self.record, self.place = record, place
-        self.released_by: str | None = None
-        """Who has let it go."""
-        self.is_over = False
-        """Whether that has come to the training thread."""

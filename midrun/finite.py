@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 _SUFFIX = "_batch_start"
 """The callbacks at which a batch comes."""
+_POINTS = frozenset({*Hold.points, "train_batch_end"})
+"""Where the hold may stand: gradients of several batches may be gathered for one optimizer step."""
 _PATIENCE = 5.0
 """Seconds in which a hold that is asked for is taken in, so that it stands at the batch it is about."""
 
@@ -102,8 +103,8 @@ class FiniteCheck:
         first = record["first"] or finding
         self.record = record = {**record, "not_finite": record["not_finite"] + 1, "first": first, "last": finding}
         said = _said(finding)
-        self._run.log.note(said)
-        self._run.log.alert(f"{said}; further ones are counted in state/finite-check.json", "not finite")
+        if not self._run.log.alert(f"{said}; further ones are counted in state/finite-check.json", "not finite"):
+            self._run.log.note(said)
         if record["hold"]:
             self._hold(said)
 
@@ -122,9 +123,11 @@ class FiniteCheck:
         )
 
     def _hold(self, reason: str) -> None:
-        """Ask for a hold, and wait until it is taken in: it stands before this batch's optimizer step."""
+        """Ask for a hold, and wait until it is taken in: in training it stands at this batch."""
         taken: SimpleQueue[None] = SimpleQueue()
-        later = self._run.queue.submit(Command(Hold(), Reason(reason=reason), source="finite check"))
+        hold = Command(Hold(), Reason(reason=reason), source="finite check")
+        hold.points = _POINTS
+        later = self._run.queue.submit(hold)
         later.tell(lambda: taken.put(None))
         try:
             taken.get(timeout=_PATIENCE)
@@ -137,31 +140,31 @@ class FiniteCheck:
 
 def first_not_finite(batch: Any) -> Part | None:  # noqa: ANN401 - a batch may be anything
     """Return the first part of a batch that has NaN or infinity, or None. It waits for each device once."""
-    checked = [(part, flag) for part in parts(batch, "batch") for flag in _flags(part.value)]
+    flags = [(part, flag) for part in parts(batch, "batch") if (flag := _flag(part.value)) is not None]
     by_device: dict[torch.device, list[torch.Tensor]] = {}
-    for _, flag in checked:
+    for _, flag in flags:
         by_device.setdefault(flag.device, []).append(flag)
-    told = {device: iter(torch.stack(flags).tolist()) for device, flags in by_device.items()}
-    return next(
-        (part for part, is_finite in [(part, next(told[flag.device])) for part, flag in checked] if not is_finite), None
-    )
+    told = {device: iter(torch.stack(there).tolist()) for device, there in by_device.items()}
+    finite = [next(told[flag.device]) for _, flag in flags]
+    return next((part for (part, _), is_finite in zip(flags, finite, strict=True) if not is_finite), None)
 
 
-def _flags(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - as above
-    """Return whether all numbers of a part are finite, once the device has it; nothing for what has none."""
-    if isinstance(value, float) and not math.isfinite(value):
-        yield torch.tensor(False)
-    if isinstance(value, torch.Tensor | np.ndarray):
-        try:
-            yield _numbers(value).isfinite().all()
-        except (TypeError, RuntimeError):
-            return  # It has no numbers, or none that can be looked at here.
+def _flag(value: Any) -> torch.Tensor | None:  # noqa: ANN401 - as above
+    """Return whether all numbers of a part are finite, once the device has it; None for what has none."""
+    if isinstance(value, float | np.floating):
+        return None if math.isfinite(value) else torch.tensor(False)
+    if not isinstance(value, torch.Tensor | np.ndarray):
+        return None
+    try:
+        return _numbers(value).isfinite().all()
+    except (TypeError, RuntimeError):
+        return None  # It has no numbers, or none that can be looked at here.
 
 
 def _numbers(value: Any) -> torch.Tensor:  # noqa: ANN401 - as above
     """Return the numbers of a part. Raises TypeError for what has none."""
-    if isinstance(value, float):
-        return torch.tensor(value)
+    if isinstance(value, float | np.floating):
+        return torch.tensor(float(value))
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fc":
             raise TypeError

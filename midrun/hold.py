@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from midrun.command import Command, CommandRecord, Place
-from midrun.exception import Caught
+from midrun.exception import ExceptionRecord
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -52,6 +52,25 @@ class Active:
         }
 
 
+class Caught:
+    """An exception of a backward pass that holds the run. Of the exception itself nothing is kept.
+
+    Parameters
+    ----------
+    record
+        How it is shown.
+    place
+        Where training stands, which is no safe point.
+    """
+
+    def __init__(self, record: ExceptionRecord, place: Place) -> None:
+        self.record, self.place = record, place
+        self.released_by: str | None = None
+        """Who has let it go."""
+        self.is_over = False
+        """Whether that has come to the training thread."""
+
+
 class LetGo(NamedTuple):
     """Tells the training thread, in the order of what it is told, that a hold is over."""
 
@@ -95,12 +114,12 @@ class Holds:
 
         It ends when training has come to this in the inbox: what was sent before is done before.
         """
-        standing = self._unreleased()
-        if standing is None:
+        hold = self._unreleased()
+        if hold is None:
             return None
-        standing.released_by = by
-        self._run.queue.tell_training(LetGo(standing))
-        return standing.id
+        hold.released_by = by
+        self._run.queue.tell_training(LetGo(hold))
+        return hold.id
 
     def release_exception(self, by: str) -> str | None:
         """Let the exception go that holds the run, in the same order, and return its type; None where none does."""
@@ -123,14 +142,14 @@ class Holds:
 
     def names(self, id_: str) -> bool:
         """Whether an id is that of the hold that stands, or of one that has joined it."""
-        active, standing = self.active, self._unreleased()
-        return standing is not None and id_ in {standing.id, *(active.joined_ids if active is not None else ())}
+        active, hold = self.active, self._unreleased()
+        return hold is not None and id_ in {hold.id, *(active.joined_ids if active is not None else ())}
 
     def _unreleased(self) -> Command | None:
         """Return the hold that stands, or that training has just taken up, unless somebody has let it go."""
         active = self.active
-        standing = self._run.queue.table.held if active is None else active.command
-        return standing if standing is not None and standing.released_by is None else None
+        hold = self._run.queue.table.held if active is None else active.command
+        return hold if hold is not None and hold.released_by is None else None
 
 
 def is_hold(kind: str) -> bool:

@@ -61,11 +61,16 @@ class RunLog:
         """Say what a user wants to know."""
         self._say(logging.INFO, message)
 
-    def alert(self, message: str, kind: str | None = None) -> None:
-        """Say what is wrong and what to do about it: once for each `kind`, which is the message where none is given."""
-        if (kind or message) not in self._said:
+    def alert(self, message: str, kind: str | None = None) -> bool:
+        """Say what is wrong and what to do about it: once for each `kind`, which is the message where none is given.
+
+        Return whether it was said now.
+        """
+        is_new = (kind or message) not in self._said
+        if is_new:
             self._said.add(kind or message)
             self._say(logging.WARNING, message)
+        return is_new
 
     def note(self, message: str) -> None:
         """Say what is for who reads the file: the terminal does not have it."""

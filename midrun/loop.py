@@ -16,11 +16,11 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from midrun.callbacks import Call, Caller
 from midrun.command import Change
 from midrun.flight import Flight
 from midrun.hooks import is_reached
 from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
-from midrun.shell.callbacks import Call, Caller
 from midrun.wrap import Wrap
 
 if TYPE_CHECKING:

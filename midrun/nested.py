@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from midrun.sample import is_real_scalar
+from midrun.sample import is_here, is_real_scalar
 
 MOST_PARTS = 10_000
 """Parts of one value that are looked at."""
 DEEPEST = 24
 """Steps to a part."""
-_LONGEST_TEXT = 1000
+LONGEST_TEXT = 1000
+"""Characters of a text that are shown."""
+
+_LAYOUTS = {torch.strided: "dense", torch.sparse_coo: "sparse", torch.sparse_csr: "compressed sparse"}
 
 _PLAIN = (
     *(str, bytes, bytearray, Number, type(None), type, BaseException),
@@ -39,7 +42,7 @@ class Part(NamedTuple):
 
 
 def parts(value: Any, path: str) -> Iterator[Part]:  # noqa: ANN401 - a batch may be anything
-    """Iterate over a value and all that it holds, a container before its contents. What holds itself is met once."""
+    """Iterate over a value and all that it holds, a container before its contents. What holds itself is not entered."""
     return islice(_parts(value, path, frozenset(), 0), MOST_PARTS)
 
 
@@ -59,7 +62,7 @@ def description_of(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a callback's
     found: dict[str, Any] = {"type": type(value).__name__}
     match value:
         case torch.Tensor():
-            found |= {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+            found |= {"shape": list(value.shape), "dtype": dtype_of(value)}
             found["device"] = str(value.device)
             if is_real_scalar(value) and value.device.type == "cpu":
                 found["value"] = value.item()
@@ -68,12 +71,27 @@ def description_of(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a callback's
         case None | bool() | int() | float() | np.number():
             found["value"] = value
         case str():
-            found["value"] = value[:_LONGEST_TEXT]
+            found["value"] = value[:LONGEST_TEXT]
         case BaseException():
-            found["message"] = str(value)[:_LONGEST_TEXT]
+            found["message"] = str(value)[:LONGEST_TEXT]
         case Mapping() | Sequence() if is_container(value):
             found["length"] = len(value)
     return found
+
+
+def insist_on_numbers(tensor: torch.Tensor, *layouts: torch.layout) -> None:
+    """Raise TypeError for a tensor that has no numbers of its own here, or has them in another layout."""
+    if not is_here(tensor):
+        raise TypeError(f"a {type(tensor).__name__} may be spread over devices or ranks")
+    if tensor.is_meta:
+        raise TypeError("it is on the meta device, and has no numbers")
+    if tensor.layout not in layouts or tensor.is_quantized or tensor.is_nested:
+        raise TypeError(f"only {' and '.join(_LAYOUTS[layout] for layout in layouts)} tensors have a plain form")
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    """Return the name of a tensor's type, as in `bfloat16`."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def is_container(value: object) -> bool:
@@ -91,25 +109,29 @@ def _parts(value: Any, path: str, above: frozenset[int], depth: int) -> Iterator
     if depth >= DEEPEST or id(value) in above or not is_container(value):
         return
     above = above | {id(value)}
-    for step, held in contents(value):
+    try:
+        held_ones = contents(value)
+    except Exception:  # noqa: BLE001 - a container of the user's is anybody's code
+        return
+    for step, held in held_ones:
         yield from _parts(held, f"{path}.{step}", above, depth + 1)
 
 
 def contents(value: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - as above
-    """Return what a container holds, each with its key, its number or its name: a step of its path."""
-    try:
-        if isinstance(value, Mapping):
-            return list(islice(value.items(), MOST_PARTS))
-        if isinstance(value, Sequence):
-            names = getattr(value, "_fields", None)
-            steps: Iterable[str] = names if isinstance(names, tuple) else map(str, range(len(value)))
-            return list(islice(zip(steps, value, strict=False), MOST_PARTS))
-        if dataclasses.is_dataclass(value):
-            return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-        held = {name: getattr(value, name) for name in _slots(value) if hasattr(value, name)} | _vars_of(value)
-        return list(held.items())
-    except Exception:  # noqa: BLE001 - a container of the user's is anybody's code
-        return []
+    """Return what a container holds, each with its key, its number or its name: a step of its path.
+
+    Whatever the container raises is raised.
+    """
+    if isinstance(value, Mapping):
+        return list(islice(value.items(), MOST_PARTS))
+    if isinstance(value, Sequence):
+        names = getattr(value, "_fields", None)
+        steps: Iterable[str] = names if isinstance(names, tuple) else map(str, range(len(value)))
+        return list(islice(zip(steps, value, strict=False), MOST_PARTS))
+    if dataclasses.is_dataclass(value):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    held = {name: getattr(value, name) for name in _slots(value) if hasattr(value, name)} | _vars_of(value)
+    return list(held.items())
 
 
 def _slots(value: object) -> list[str]:

@@ -100,7 +100,7 @@ class Run:
         """Whether whoever looks may take the sample of a safe point before an optimizer step."""
         self._stepping: list[Sample] | None = None
         """While that is the last safe point: its sample, once somebody has looked."""
-        self.exception: ExceptionRecord | None = None
+        self._exception: ExceptionRecord | None = None
         self._batch_aside: int | None = None
         self._greeting = ["once"]
         """What is to be said yet: several threads may come to say it, and one takes it out."""
@@ -120,7 +120,7 @@ class Run:
         self.queue = Queue(self, self.directory)
         self.holds = Holds(self)
         self.points = SafePoints(self)
-        self.hooks = ShellHooks(self)
+        self.hooks = ShellHooks(self, self.services["hooks"], ranks.own["rank"])
         self.finite_check = FiniteCheck(self)
         self.pace = Pace(lambda: self.loop.limits)
         self.history = History(self._look, self.services["history"])
@@ -146,8 +146,10 @@ class Run:
         self.hooks.start()
         if self.config.dataloader_finite_check_enabled:
             self.finite_check.set(enabled=True, hold=False)
-        if self.config.break_on_backward_exception:
-            self.loop.flight.watch(lambda error: self._attempt(lambda: self.points.catch(error)))
+        holds = self.config.break_on_backward_exception
+        self.loop.flight.watch(
+            (lambda error: self._attempt(lambda: self.points.hold_exception(error))) if holds else None
+        )
         self.services["torch-debug"].turn_off("this version of midrun does not have it")
         for enabled, option, face in self._faces():
             if enabled:
@@ -247,9 +249,8 @@ class Run:
         self.publish(batch_idx)
         if self._asks[0] != self._asks[1]:
             time.sleep(_GIL_BREAK)
-        self.loop.flight.evaluated = batch
-        self.points.reach_evaluation()
-        self.loop.flight.evaluated = None
+        with self.loop.flight.at(batch):
+            self.points.reach_evaluation()
         if self.loop.halts:
             raise Halt
 
@@ -318,8 +319,7 @@ class Run:
 
     def refresh(self) -> None:
         """Show a sample where training is, after something was done to it."""
-        batch = self.loop.batch
-        self._turn(self._sample.batch if batch is None else batch)
+        self._turn(self.batch)
 
     def _unreadable(self) -> None:
         text = traceback.format_exc().rstrip()
@@ -327,9 +327,9 @@ class Run:
 
     def raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note that the loop ends with an exception."""
-        self.publish(self.sample.batch if self.loop.batch is None else self.loop.batch)
+        self.publish(self.batch)
         self._outcome = outcome
-        self.exception = exception_record(exception, self.sample)
+        self._exception = exception_record(exception, self.sample)
         self._page.bump()
 
     # ---- what the tree shows
@@ -365,6 +365,18 @@ class Run:
         noteworthy = None if (sample.batch is None and self.loop.fits) or "sanity_check" in stages else sample
         self.pace.note(noteworthy if stages == {"train"} else None, held=self.holds.standing is not None)
         return noteworthy
+
+    @property
+    def batch(self) -> int | None:
+        """Index of the batch that is under way, or was the last; None before the first of an epoch."""
+        batch = self.loop.batch
+        return self.sample.batch if batch is None else batch
+
+    @property
+    def exception(self) -> ExceptionRecord | None:
+        """The exception that holds the run, or has ended it."""
+        caught = self.holds.exception
+        return self._exception if caught is None else caught.record
 
     @property
     def status(self) -> str:

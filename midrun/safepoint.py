@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from midrun.command import Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION, Kind
-from midrun.exception import Caught, exception_record
+from midrun.exception import exception_record
 from midrun.fs.faults import Conflict, Fault, message
-from midrun.hold import Active, Gone, LetGo, is_hold
+from midrun.hold import Active, Caught, Gone, LetGo, is_hold
 from midrun.ledger import entry_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class SafePoints:
         """Something was taken out since that was noted."""
         self._unannounced = _MANY
         """Training batches since an optimizer step was announced."""
-        self._at: str | None = None
+        self.at: str | None = None
+        """The safe point of the command that is being done; None between commands, and where an exception holds."""
 
     # ---- what training tells
 
@@ -93,12 +94,11 @@ class SafePoints:
     def place(self, point: str | None) -> Place:
         """Return where training is."""
         loop = self._loop
-        batch = loop.batch
         return Place(
             safe_point=point,
             global_step=loop.step,
             epoch=loop.epoch,
-            batch=self._run.sample.batch if batch is None else batch,
+            batch=self._run.batch,
         )
 
     # ---- holding
@@ -113,7 +113,7 @@ class SafePoints:
             run.queue.note_hold(holds.active.record())
             run.queue.tell(entry_of(command.record, "joined", holds.active.place))
             return {"active_hold_id": holds.active.command.id}
-        point = self._at or STEP
+        point = self.at or STEP
         active = Active(command, self.place(point))
         # Told before anybody can see it, and let it go: the ledger has it first.
         run.queue.tell(entry_of(command.record, "held", active.place))
@@ -137,14 +137,16 @@ class SafePoints:
         held = time.time() - active.since
         return {"held_s": held, "released_by": command.released_by, "joined_ids": active.joined_ids}
 
-    def catch(self, error: Exception) -> None:
+    def hold_exception(self, error: Exception) -> None:
         """Stand still with an exception of a backward pass, until it is let go; who calls this raises it then."""
         run, holds = self._run, self._run.holds
-        if holds.stopped or holds.standing is not None or self._at is not None or self._loop.is_told_to_end:
-            return
+        if holds.stopped or self._loop.is_told_to_end:
+            return  # Somebody wants the run to end.
+        if self.at is not None:
+            return  # A command has run a backward pass of its own, and fails by it.
         run.refresh()
-        began, run.exception = time.time(), exception_record(error, run.sample)
-        caught = holds.exception = Caught(run.exception, self.place(None))
+        began = time.time()
+        caught = holds.exception = Caught(exception_record(error, run.sample), self.place(None))
         run.changed()
         run.write_down()
         run.log.say(_standing_with(caught, run.directory))
@@ -153,15 +155,14 @@ class SafePoints:
         except BaseException as told:  # noqa: BLE001 - a Ctrl-C, say: what comes of it is the exception that is held
             caught.released_by = type(told).__name__
         finally:
+            # The run's own end shows it again; who takes it, and goes on, has a run without one.
             holds.exception = None
-            # Its own end shows it again; who takes it, and goes on, has a run without one.
-            run.exception = None
             run.log.say(f"the exception is released by {caught.released_by} after {time.time() - began:,.0f} s")
             run.refresh()
             run.write_down()
 
     def _stand(self, hold: Command | Caught, point: str | None) -> None:
-        """Do what comes, in the order in which it comes, until it is that the hold is over."""
+        """Do what comes, in the order in which it comes, until the hold is over."""
         while True:
             for command in list(self._waiting):
                 if self._runs_while_held(command, point):
@@ -215,7 +216,7 @@ class SafePoints:
         if not self._run.queue.claim(command):
             return False
         self._drop(command)
-        outer, self._at = self._at, point
+        outer, self.at = self.at, point
         place = self.place(point)
         try:
             result = command.kind.do(self._run, command.args, command)
@@ -229,7 +230,7 @@ class SafePoints:
         else:
             self._run.queue.finish(command, "succeeded", result=result, place=place)
         finally:
-            self._at = outer
+            self.at = outer
             self._run.refresh()
         return True
 

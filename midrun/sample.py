@@ -1,8 +1,7 @@
 """Samples: what a run looked like at its last safe point.
 
 One is made at each safe point, by the training thread, or before an optimizer step by who looks. Nobody changes it
-afterwards. It holds references, so
-making one costs microseconds: turning them into floats is the reader's work.
+afterwards. It holds references, so making one costs microseconds: turning them into floats is the reader's work.
 """
 
 from __future__ import annotations
@@ -141,12 +140,17 @@ def _placed(metrics: Mapping[str, Scalar], rates: Rates) -> Iterable[tuple[tuple
         yield from ((("", optimizer, group), rate) for group, rate in enumerate(groups))
 
 
-def is_real_scalar(value: torch.Tensor) -> bool:
-    """Whether a tensor is one real number that can be read here, without another rank's help.
+def is_here(value: torch.Tensor) -> bool:
+    """Whether a tensor can be read without another rank's help.
 
     A subclass may be a wrapper, such as a DTensor, whose value is spread over ranks: reading it would wait for them.
     """
-    return type(value) in (torch.Tensor, torch.nn.Parameter) and value.numel() == 1 and not value.is_complex()
+    return type(value) in (torch.Tensor, torch.nn.Parameter)
+
+
+def is_real_scalar(value: torch.Tensor) -> bool:
+    """Whether a tensor is one real number that can be read here."""
+    return is_here(value) and value.numel() == 1 and not value.is_complex()
 
 
 def _number(scalar: object) -> float | None:

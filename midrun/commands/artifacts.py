@@ -32,7 +32,7 @@ class Checkpoint(Kind):
 
     def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
-        return run.store.write("checkpoints", ".ckpt", run.loop.save_checkpoint, command, args.label)
+        return run.store.write("checkpoints", run.loop.save_checkpoint, command, args.label, suffix="ckpt")
 
 
 class Snapshot(Kind):
@@ -48,4 +48,4 @@ class Snapshot(Kind):
 
     def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
-        return run.store.write("snapshots", "", lambda path: write_snapshot(run, path), command, args.label)
+        return run.store.write("snapshots", lambda path: write_snapshot(run, path), command, args.label)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from midrun.capture import WRITERS
+from midrun.capture import write_batch, write_gradients, write_loss, write_optimizers
 from midrun.command import Change, Command
 from midrun.commands.artifacts import Labelled
 from midrun.commands.kind import EVALUATION, POINTS, Arguments, Kind
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from midrun.run import Run
 
 
-class FiniteCheck(Arguments):
+class Checking(Arguments):
     """Whether batches are checked, and what comes of one that is not finite."""
 
     enabled: bool = Field(description="Whether each batch is checked from the next one on.")
@@ -25,16 +26,16 @@ class FiniteCheck(Arguments):
 class SetFiniteCheck(Kind):
     """Turn the check of each batch for NaN and infinity on or off. It is slow: it waits for the device each time.
 
-    What it finds is in `state/finite-check.json` and, the first time, in the log.
+    What it finds is in `state/finite-check.json` and in the log.
     """
 
     name = "set_dataloader_finite_check"
-    Arguments = FiniteCheck
+    Arguments = Checking
     bare = "enabled"
     while_held = True
     on_every_rank = True
 
-    def do(self, run: Run, args: FiniteCheck, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: Checking, command: Command) -> dict[str, Any]:
         """Set it."""
         old, new = run.finite_check.set(enabled=args.enabled, hold=args.hold)
         return {"changes": [Change(what="dataloader_finite_check", old=old, new=new)] if old != new else []}
@@ -45,15 +46,22 @@ class _Capture(Kind):
 
     Arguments = Labelled
     bare = "label"
-    points = POINTS
+    points: ClassVar[tuple[str, ...]] = ("before_optimizer_step",)
     while_held = True
-    file: ClassVar[str]
-    """The word that its files' names begin with, and their suffix."""
+    word: ClassVar[str]
+    """What its files' names begin with."""
+    suffix: ClassVar[str] = "pt"
+
+    @staticmethod
+    def write(run: Run, path: str) -> None:
+        """Write the file."""
+        raise NotImplementedError
 
     def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
-        write = WRITERS[self.file]
-        return run.store.write("debug", self.file, lambda path: write(run, path), command, args.label)
+        return run.store.write(
+            "debug", partial(self.write, run), command, args.label, word=self.word, suffix=self.suffix
+        )
 
 
 class SaveBatch(_Capture):
@@ -61,15 +69,16 @@ class SaveBatch(_Capture):
 
     name = "save_current_batch"
     points = ("before_optimizer_step", "train_batch_end", EVALUATION)
-    file = "batch.pt"
+    word = "batch"
+    write = staticmethod(write_batch)
 
 
 class SaveLoss(_Capture):
     """Save the loss of the batch that is in flight."""
 
     name = "save_current_loss"
-    points = ("before_optimizer_step",)
-    file = "loss.pt"
+    word = "loss"
+    write = staticmethod(write_loss)
 
 
 class SaveGradients(_Capture):
@@ -79,12 +88,14 @@ class SaveGradients(_Capture):
     """
 
     name = "save_partial_gradients"
-    points = ("before_optimizer_step",)
-    file = "gradients.pt"
+    word = "gradients"
+    write = staticmethod(write_gradients)
 
 
 class SaveOptimizerSummary(_Capture):
     """Save what the optimizers are set to, and the size, norm and range of what they keep for each parameter."""
 
     name = "save_optimizer_summary"
-    file = "optimizers.json"
+    points = POINTS
+    word, suffix = "optimizers", "json"
+    write = staticmethod(write_optimizers)

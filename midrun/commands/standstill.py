@@ -106,8 +106,11 @@ class ReleaseException(Kind):
             raise Conflict(f"the exception has been released by {caught.released_by}")
 
     def do(self, run: Run, args: Arguments, command: Command) -> dict[str, Any]:
-        """Let go."""
-        return {"exception": run.holds.release_exception(command.record["source"])}
+        """Let go, unless it was just done."""
+        released = run.holds.release_exception(command.record["source"])
+        if released is None:
+            raise Conflict("no exception holds the run any more")
+        return {"exception": released}
 
 
 class Cancel(Kind):

@@ -82,17 +82,17 @@ def execute(
             )
         finally:
             os.close(writer)
-        run = _Run(process, reader, line)
+        running = _Running(process, reader, line)
         try:
-            is_late = not run.wait(None if timeout is None else began + timeout)
+            is_late = not running.wait(None if timeout is None else began + timeout)
         finally:
-            run.end()
+            running.end()
         return Ended(process.returncode, time.monotonic() - began, is_late)
     finally:
         os.close(reader)
 
 
-class _Run:
+class _Running:
     """A process and the pipe that it prints into."""
 
     def __init__(self, process: subprocess.Popen[bytes], pipe: int, line: Callable[[str], object]) -> None:

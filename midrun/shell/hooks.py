@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from midrun.config import MidrunConfig
     from midrun.log import RunLog
     from midrun.loop import Loop
-    from midrun.ranks import Rank
     from midrun.run import Run
     from midrun.services import Service
 
@@ -41,7 +40,7 @@ class ScriptRecord(TypedDict):
     failures: int
     failures_in_a_row: int
     is_failing: bool
-    """Whether that are three or more; it goes on being run."""
+    """Whether it has failed three times in a row or more; it goes on being run."""
     seconds: float | None
     """How long the last run took."""
     trouble: str | None
@@ -79,9 +78,7 @@ class Hooked(Protocol):
     loop: Loop
     directory: Path
     run_id: str
-    ranks: list[Rank]
     log: RunLog
-    services: dict[str, Service]
 
     @property
     def rest_url(self) -> str | None:
@@ -101,11 +98,14 @@ class ShellHooks:
     ----------
     run
         The run.
+    service
+        Where it is told whether they work.
+    rank
+        Whose callbacks they run at.
     """
 
-    def __init__(self, run: Hooked) -> None:
-        self._run = run
-        self._service = run.services["hooks"]
+    def __init__(self, run: Hooked, service: Service, rank: int) -> None:
+        self._run, self._service, self._rank = run, service, rank
         self.scripts = Scripts(run.directory)
         self._enabled: dict[str, list[Path]] = {}
         """By callback; replaced whole, by the thread that watches."""
@@ -198,7 +198,7 @@ class ShellHooks:
             "kind": kind,
             "run_id": run.run_id,
             "run_dir": str(run.directory),
-            "rank": run.ranks[0]["rank"],
+            "rank": self._rank,
             "stage": run.loop.stage,
             "global_step": sample.global_step,
             "epoch": sample.epoch,
@@ -219,7 +219,7 @@ class ShellHooks:
                 "MIDRUN_RUN_DIR": str(run.directory),
                 "MIDRUN_SPOOL": str(run.directory / "spool" / "new"),
                 "MIDRUN_URL": run.rest_url or "",
-                "MIDRUN_RANK": str(run.ranks[0]["rank"]),
+                "MIDRUN_RANK": str(self._rank),
                 "MIDRUN_CALLBACK": name,
             },
             directory=run.directory,
@@ -241,9 +241,8 @@ class ShellHooks:
             trouble=trouble or None,
             time=time.time(),
         )
-        if trouble:
+        if trouble and not log.alert(f"hook {shown} failed, and training goes on: {trouble}", f"hook {shown}"):
             log.note(f"hook {shown} failed: {trouble}")
-            log.alert(f"the hook {shown} fails, and training goes on: {trouble}", f"hook {shown}")
         if in_a_row == FAILING:
             log.alert(f"the hook {shown} has failed {FAILING} times in a row; it goes on being run", f"hooks {shown}")
 

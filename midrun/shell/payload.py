@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from midrun.fs import names
-from midrun.nested import all_parts, description_of
+from midrun.nested import LONGEST_TEXT, all_parts, description_of, insist_on_numbers
 
 MOST_BYTES = 1 << 30
 """Bytes of tensors that are saved for one callback."""
-_LONGEST_TEXT = 1000
 
 _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64} | {
     dtype: torch.float32 for name in dir(torch) if name.startswith("float8_") for dtype in [getattr(torch, name)]
@@ -36,7 +35,7 @@ def saved(arguments: Mapping[str, Any], directory: Path) -> dict[str, dict[str, 
         try:
             array = array_of(part.value, left)
         except Exception as error:  # noqa: BLE001 - a tensor may be of any library's kind, on any device
-            description["left_out"] = str(error)[:_LONGEST_TEXT]
+            description["left_out"] = str(error)[:LONGEST_TEXT]
             continue
         left -= array.nbytes
         path = directory / names.escape(f"{part.path}.npy")
@@ -55,17 +54,10 @@ def array_of(value: torch.Tensor | np.ndarray, most: int) -> np.ndarray:
         if value.dtype.hasobject:
             raise TypeError("an array of Python objects has no plain form")
     else:
-        _refuse_what_is_not_plain(value)
+        insist_on_numbers(value, torch.strided)
     if value.nbytes > most:
         raise ValueError(f"its {value.nbytes} bytes are over the limit of {MOST_BYTES} for one callback")
     if isinstance(value, np.ndarray):
         return value
     dense = value.detach().resolve_conj().resolve_neg()
     return dense.to("cpu", _WIDER.get(value.dtype, value.dtype)).numpy()
-
-
-def _refuse_what_is_not_plain(tensor: torch.Tensor) -> None:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise TypeError(f"a {type(tensor).__name__} may be spread over devices or ranks")
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise TypeError("only dense tensors have a plain form")

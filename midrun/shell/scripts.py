@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from midrun.callbacks import ARGUMENTS
 from midrun.fs.disk import aside, write_whole
 from midrun.fs.render import render
-from midrun.shell.callbacks import ARGUMENTS
 
 Kind = Literal["light", "heavy"]
 KINDS: tuple[Kind, ...] = ("light", "heavy")
@@ -40,7 +40,7 @@ _TEMPLATE = """\
 #    "arguments": {{{arguments}}}}}{files}
 #
 # Of a container each part is described by its path, as "batch.0". The environment has MIDRUN_RUN_DIR, MIDRUN_SPOOL,
-# MIDRUN_URL, MIDRUN_RANK and MIDRUN_CALLBACK. What it prints goes to midrun.log.
+# MIDRUN_URL, MIDRUN_RANK and MIDRUN_CALLBACK. What it prints goes into midrun's log.
 # Never wait here for a command that you send: it is done only when training goes on.
 
 """

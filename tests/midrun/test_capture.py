@@ -91,7 +91,7 @@ TENSORS = [
     torch.zeros(0, 3),
     T.t(),
     T.to_sparse(),
-    T.requires_grad_(),
+    T.clone().requires_grad_(),
     torch.nn.Parameter(torch.ones(2)),
     T.to(torch.complex64).conj(),
 ]
@@ -144,12 +144,33 @@ def test_a_key_that_has_no_plain_form_is_left_out() -> None:
     assert left_out == {"batch.(1, 2)": "its key is a tuple"}
 
 
+def test_what_is_too_deep_is_left_out_and_said_so() -> None:
+    deep: Any = T
+    for _ in range(30):
+        deep = [deep]
+    loaded, left_out = kept(deep)
+    assert loaded is not None
+    [(path, why)] = left_out.items()
+    assert path == "batch" + ".0" * 24
+    assert "24 steps down" in why
+
+
+def test_a_mapping_whose_items_can_not_be_had_is_left_out_and_said_so() -> None:
+    class Broken(UserDict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("no items today")
+
+    loaded, left_out = kept({"image": T, "broken": Broken()})
+    assert same(loaded, {"image": T, "broken": None})
+    assert left_out == {"batch.broken": "no items today"}
+
+
 def test_what_holds_itself_is_saved_once() -> None:
     batch: dict[str, Any] = {"image": T}
     batch["self"] = batch
     loaded, left_out = kept(batch)
     assert same(loaded, {"image": T, "self": None})
-    assert list(left_out) == ["batch.self"]
+    assert left_out == {"batch.self": "it holds itself"}
 
 
 def test_a_batch_of_very_many_parts_is_cut_and_says_so() -> None:
@@ -170,7 +191,7 @@ def test_a_slice_does_not_take_the_whole_tensor_along() -> None:
     assert loaded.untyped_storage().nbytes() == 4000
 
 
-def test_a_batch_whose_parts_can_not_be_read_is_described() -> None:
+def test_a_part_that_can_not_be_read_is_left_out() -> None:
     class Broken:
         @property
         def __dict__(self) -> Any:  # type: ignore[override]
@@ -293,12 +314,17 @@ def test_gradients_that_a_scaler_has_unscaled_are_saved_as_such(tmp_path: Path) 
     assert saved["without"] == ["frozen"]
 
 
-def test_gradients_that_are_still_scaled_are_labelled_with_their_scale(tmp_path: Path) -> None:
+@pytest.mark.parametrize("accumulated", [1, 4])
+def test_gradients_between_two_steps_are_refused_where_nothing_tells_whether_they_are_scaled(
+    tmp_path: Path, accumulated: int
+) -> None:
     model = Scaled()
-    model.plan[1] = lambda: model.give("save_partial_gradients", {"safe_point": "train_batch_end"})
-    fit(model, tmp_path, 4, accumulate_grad_batches=4, **scaled())
-    saved = saved_of(only_directory(tmp_path), "gradients")
-    assert saved["loss_scale"] == {"net.weight": 64.0, "net.bias": 64.0}
+    sent: list[Any] = []
+    model.plan[1] = lambda: sent.append(model.give("save_partial_gradients", {"safe_point": "train_batch_end"}))
+    fit(model, tmp_path, 4, accumulate_grad_batches=accumulated, **scaled())
+    kind, message = failed(model.live, sent[0])
+    assert kind == Conflict.__name__
+    assert "save them at before_optimizer_step" in message
 
 
 def test_the_optimizers_are_summed_up(tmp_path: Path) -> None:

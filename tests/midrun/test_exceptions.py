@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.tuner.tuning import Tuner
 from torch import Tensor
 
 from midrun.commands.artifacts import Snapshot
-from midrun.exception import Caught
 from midrun.fs.faults import Conflict
+from midrun.hold import Caught
 from midrun.run import Run
 from tests.midrun.models import (
     Staged,
@@ -29,9 +30,10 @@ from tests.midrun.models import (
     read,
     record,
     runs,
+    settled,
     trainer,
 )
-from tests.midrun.steering import Steered, aside, done, failed, fit, give, outcome, until
+from tests.midrun.steering import Steered, aside, command, done, failed, fit, give, outcome, until
 
 
 class Mine(Exception):  # noqa: N818 - the name shall be told from Python's own
@@ -220,15 +222,34 @@ def test_release_exception_is_a_conflict_when_no_exception_holds_the_run(tmp_pat
 
 def test_a_second_release_is_a_conflict(tmp_path: Path) -> None:
     model = Failing()
+    refused = []
 
     def act() -> None:
-        run = model.live
-        holds = run.holds
-        # What training is told waits until it looks; meanwhile it is released already.
-        assert holds.release_exception("one") == f"{__name__}.Mine"
-        assert holds.release_exception("other") is None
+        both = [model.live.queue.submit(command("release_exception")) for _ in range(2)]
+        assert settled(both[0])["exception"] == f"{__name__}.Mine"
+        with pytest.raises(Conflict) as fault:
+            settled(both[1])
+        refused.append(fault.value.message)
 
     steered(model, tmp_path, act)
+    assert len(refused) == 1
+
+
+def test_gradients_of_a_failed_backward_are_labelled_with_the_scale_that_they_have(tmp_path: Path) -> None:
+    model = Failing()
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+
+    def act() -> None:
+        for kind in ("save_partial_gradients", "save_current_loss"):
+            done(model.live, give(model.live, kind))
+        release(model)
+
+    steered(model, tmp_path, act, plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
+    debug = only_directory(tmp_path) / "artifacts/debug"
+    gradients = torch.load(next(debug.glob("gradients-*.pt")), weights_only=True)
+    assert gradients["loss_scale"] == {"net.weight": 64.0, "net.bias": 64.0}
+    loss = torch.load(next(debug.glob("loss-*.pt")), weights_only=True)
+    assert loss["loss"] < 64  # It is the loss itself.
 
 
 def test_commands_that_do_not_run_meanwhile_are_waiting_and_then_never_run(tmp_path: Path) -> None:
@@ -244,11 +265,11 @@ def test_commands_that_do_not_run_meanwhile_are_waiting_and_then_never_run(tmp_p
         shown = document(model, "holds/index.json")
         assert [one["id"] for one in shown["waiting"]] == [sent["later"].id, sent["elsewhere"].id]
         assert [one["id"] for one in shown["pending"]] == [sent["pause"].id]
-        assert all(command.status == "queued" for command in sent.values())
+        assert all(given.status == "queued" for given in sent.values())
         release(model)
 
     steered(model, tmp_path, act)
-    ends = {name: outcome(model.live, command) for name, command in sent.items()}
+    ends = {name: outcome(model.live, given) for name, given in sent.items()}
     assert {end["status"] for end in ends.values()} == {"expired"}
     assert all(end["error"] is not None for end in ends.values())
 
@@ -400,7 +421,7 @@ def test_an_exception_of_a_command_that_runs_backward_is_the_commands(tmp_path: 
     loss = torch.zeros((), requires_grad=True)
 
     def act() -> None:
-        def do(self: Any, run: Run, args: Any, command: Any) -> Any:
+        def do(self: Any, run: Run, args: Any, _: Any) -> Any:
             model.trainer.strategy.backward(raising(loss, Mine("the command's")), None)
 
         with pytest.MonkeyPatch.context() as patch:

@@ -38,6 +38,7 @@ BAD: list[tuple[Any, str]] = [
     (torch.tensor([0, NAN]).to_sparse(), "batch"),
     ([GOOD, np.array([0, INF])], "batch.1"),
     ([1.0, NAN], "batch.1"),
+    ([1.0, np.float32(NAN)], "batch.1"),
     ([torch.tensor(NAN), torch.tensor(INF)], "batch.0"),
 ]
 FINE: list[Any] = [
@@ -150,6 +151,14 @@ def test_it_holds_before_the_step_of_the_bad_batch_when_it_is_asked_to(tmp_path:
     assert seen[1].startswith("batch.0 has 1 NaN and 1 infinite of 6 numbers")
     [path] = (only_directory(tmp_path) / "artifacts/debug").glob("batch-*.pt")
     assert torch.load(path, weights_only=True)["batch"][0].isnan().any()
+
+
+def test_where_gradients_are_gathered_it_holds_at_the_end_of_the_bad_batch(tmp_path: Path) -> None:
+    model = Steered()
+    model.plan[0] = lambda: model.give("set_dataloader_finite_check", enabled=True, hold=True)
+    with let_go(model) as holds:
+        train(model, tmp_path, spoilt({1: two}), accumulate_grad_batches=4)
+    assert [(point, batch) for point, _, _, batch in holds] == [("train_batch_end", 1)]
 
 
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])

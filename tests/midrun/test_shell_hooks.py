@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from midrun.callbacks import ARGUMENTS, UNSERVED
 from midrun.safepoint import STEP
 from midrun.shell import scripts
-from midrun.shell.callbacks import ARGUMENTS, UNSERVED
 from midrun.shell.hooks import FAILING
 from midrun.shell.watch import Watch
 from tests.midrun.models import Staged, batches, document, left_as_it_was, only_directory, trainer
@@ -264,9 +264,9 @@ def test_a_script_runs_from_the_next_callback_on_after_chmod_and_no_more_after_t
         return act
 
     model.plan = {2: change(0o755, 1), 5: change(0o644, 0)}
-    before = [callback for callback in fit(model, tmp_path, 8).callbacks if type(callback).__name__ == "Caller"]  # type: ignore[attr-defined]
+    left = [callback for callback in fit(model, tmp_path, 8).callbacks if type(callback).__name__ == "Caller"]  # type: ignore[attr-defined]
     assert [payload["batch_idx"] for *_, payload in calls(model.live.directory)] == [2, 3, 4]
-    assert before == [], "the Trainer has its callbacks as before"
+    assert left == [], "the Trainer has its callbacks as before"
 
 
 def test_while_none_is_executable_the_trainer_has_no_more_callbacks_than_its_own(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ export interface FiniteCheck {
   last: Finding | null;
 }
 
-/** The panel. */
+/** Whether batches are checked, what was found, and buttons that save what is in flight. */
 export function BatchesShown({ enabled, hold, batches, not_finite, first, last }: FiniteCheck) {
   const sending = useSending();
   const set = (body: object): void => void sending.send("control/set_dataloader_finite_check", body);
@@ -82,7 +82,7 @@ export function BatchesShown({ enabled, hold, batches, not_finite, first, last }
         {batches > 0 && ` Of ${number(batches)} that were checked, ${number(not_finite)} had some.`}
       </p>
       {first && <Found says="First" {...first} />}
-      {last && last.time !== first?.time && <Found says="Last" {...last} />}
+      {last && not_finite > 1 && <Found says="Last" {...last} />}
       <div class="row">
         {enabled ? (
           <Send sending={sending} onClick={() => set({ enabled: false })}>

@@ -1,7 +1,7 @@
-"""The callbacks: at which of Lightning's calls shell hooks run, and how they are called there.
+"""The callbacks: which calls of Lightning's there are, and what has a Trainer make them only while somebody wants them.
 
 Lightning calls every callback that a Trainer has at every hook, which costs a small model a hundredth of its step. So
-the one that is here is the Trainer's only while a script is executable.
+the one that is here is the Trainer's only while a shell hook is executable, or batches are checked.
 """
 
 from __future__ import annotations
@@ -35,31 +35,26 @@ def _arguments() -> dict[str, tuple[str, ...]]:
 
 
 ARGUMENTS = _arguments()
-"""The names of the callbacks that scripts can run at, each with the names of its arguments."""
+"""The names of the callbacks that are served, each with the names of its arguments."""
 
 Call = Callable[[str, dict[str, Any]], object]
-"""Runs the scripts of a callback, given its name and its arguments."""
+"""Is called with a callback's name and its arguments."""
 
 
 class Caller(Callback):
-    """The callback that a Trainer has while scripts are executable.
+    """A callback that is a Trainer's only while it is attached.
 
     Parameters
     ----------
     trainer
         The Trainer.
     call
-        Runs the scripts of a callback.
+        Is called at each of Lightning's calls.
     """
 
     def __init__(self, trainer: Trainer, call: Call) -> None:
         self._trainer = trainer
-        self.call = call
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether the Trainer has it."""
-        return any(callback is self for callback in self._callbacks)
+        self._call = call
 
     @property
     def _callbacks(self) -> list[Callback]:
@@ -69,7 +64,7 @@ class Caller(Callback):
 
     def attach(self) -> None:
         """Be called from the next callback on. One thread says so, whichever: to append is one step."""
-        if not self.is_attached:
+        if not any(callback is self for callback in self._callbacks):
             self._callbacks.append(self)
 
     def detach(self) -> None:
@@ -80,7 +75,7 @@ class Caller(Callback):
 
 def _method(name: str, arguments: tuple[str, ...]) -> Callable[..., None]:
     def method(self: Caller, trainer: Trainer, module: object, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Lightning's
-        self.call(name, dict(zip(arguments, args, strict=False)) | kwargs)
+        self._call(name, dict(zip(arguments, args, strict=False)) | kwargs)
 
     method.__name__, method.__qualname__ = name, f"Caller.{name}"
     return method
