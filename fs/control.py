@@ -105,6 +105,12 @@ class Form:
             arguments = self.arguments.model_validate_json(document, strict=True)
         except ValidationError as error:
             errors = [self._mistake(item) for item in error.errors(include_url=False, include_input=False)]
+            if (
+                errors[0]["loc"] == ["body"]
+                and not self.schema().get("properties")
+                and "discriminator" not in self.schema()
+            ):
+                errors[0]["msg"] = "It takes no arguments: write an empty line, or {}"
         else:
             errors = [
                 FieldError(loc=["body", *loc], msg="Member is given more than once", type="repeated")

@@ -26,8 +26,12 @@ class ExceptionRecord(TypedDict):
 
 def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecord:
     """Return the record of an exception that comes now, after this sample."""
+    kind = type(exception)
     return ExceptionRecord(
-        type=f"{type(exception).__module__}.{type(exception).__qualname__}",
+        # As Python itself names it.
+        type=kind.__qualname__
+        if kind.__module__ in {"builtins", "__main__"}
+        else f"{kind.__module__}.{kind.__qualname__}",
         message=message(exception),
         traceback="".join(traceback.format_exception(exception)),
         global_step=sample.global_step,

@@ -85,6 +85,14 @@ class FiniteCheck:
         """Give the loop back as it was."""
         self._caller.detach()
 
+    @property
+    def notices(self) -> list[str]:
+        """What somebody should know who looks at the run."""
+        bad, first = self.record["not_finite"], self.record["first"]
+        return (
+            [] if first is None else [f"{bad:,} of {self.record['batches']:,} batches were not finite: {_said(first)}"]
+        )
+
     def _call(self, name: str, arguments: dict[str, Any]) -> None:
         if not name.endswith(_SUFFIX):
             return
@@ -185,7 +193,6 @@ def _mode(record: FiniteRecord) -> str:
 
 def _said(finding: Finding) -> str:
     where = f"{finding['stage']}, epoch {finding['epoch']}, batch {finding['batch']}"
-    return (
-        f"{finding['path']} has {finding['nan']} NaN and {finding['infinite']} infinite of"
-        f" {finding['numbers']:,} numbers ({where}, step {finding['global_step']})"
-    )
+    counts = [(finding["nan"], "NaN"), (finding["infinite"], "infinite")]
+    bad = " and ".join(f"{count:,} {word}" for count, word in counts if count)
+    return f"{finding['path']} has {bad} of {finding['numbers']:,} numbers ({where}, step {finding['global_step']})"

@@ -296,6 +296,7 @@ class Queue:
             reason = {"detail": fault.detail, "status": fault.status, "time": time.time()}
             if self._write(partial(self._spool.reject, drop, reason)):
                 self._run.control_errors.add(f"spool/new/{drop.name}", drop.data, Writer("spool"), fault)
+                self._run.log.note(f"spool: {drop.name!a:.200} is rejected: {fault.message:.1000}")
 
     def _expire_drop(self, command: Command, drop: Drop) -> None:
         """Expire a file that was there before the stage: what was meant for one run must not hit the next."""

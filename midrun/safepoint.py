@@ -149,7 +149,7 @@ class SafePoints:
         caught = holds.exception = Caught(exception_record(error, run.sample), self.place(None))
         run.changed()
         run.write_down()
-        run.log.say(_standing_with(caught, run.directory))
+        run.log.alert(_standing_with(caught, run.directory), f"exception {began}")
         try:
             self._stand(caught, None)
         except BaseException as told:  # noqa: BLE001 - a Ctrl-C, say: what comes of it is the exception that is held

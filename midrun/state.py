@@ -42,6 +42,8 @@ class Summary(TypedDict):
     seconds_left: float | None
     """Of training, at the pace of the last ten minutes."""
     exception: ExceptionRecord | None
+    notices: list[str]
+    """What somebody should know: a script that training waits for, one that fails, batches that were not finite."""
 
 
 class Metrics(TypedDict):
@@ -112,6 +114,7 @@ class State(Dir):
             steps_per_second=run.pace.steps_per_second,
             seconds_left=run.pace.seconds_left,
             exception=run.exception,
+            notices=[*run.hooks.notices, *run.finite_check.notices],
         )
 
     @file("status")

@@ -119,7 +119,7 @@ def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how:
             "two",
             2,
         )
-    asked = {"source": "command line", **command}
+    asked = {"source": "hook" if "MIDRUN_CALLBACK" in os.environ else "command line", **command}
     if when:
         asked["execution"] = {"when": when}
     if how.is_for_next:

@@ -46,7 +46,7 @@ def gathered(run: Run) -> dict[str, Any]:
     state = {k: v for k, v in run.last.items() if k not in {"metrics", "learning_rates", "services", "written"}}
     if fresh is not None:
         state = {**state, **fresh["state"]}
-    elif run.is_live and run.last and (hold is not None or run.last.get("status") == "held"):
+    elif run.is_live and run.last and not run.last.get("exception") and (hold or run.last.get("status") == "held"):
         # It may have been held, or let go, since that was written.
         state["status"] = "running" if hold is None else "held"
     metrics, rates, services = (run.last.get(key) for key in ("metrics", "learning_rates", "services"))
@@ -102,11 +102,12 @@ def _lines(run: Run, found: dict[str, Any]) -> list[str]:
         ("directory", one_line(run.directory)),
         *_process(run),
         ("progress", _progress(found["state"])),
-        ("pace", _pace(found["state"], held=found["state"].get("status") == "held") if run.is_live else ""),
+        ("pace", _pace(found["state"]) if run.is_live else ""),
         *_metrics(found["metrics"]),
         ("rates", "; ".join(", ".join(map(shown, rates)) for rates in found["learning_rates"])),
         ("exception", _exception(found["state"].get("exception"))),
         ("held", _held(found["hold"]) if found["hold"] else _caught(run, found["state"])),
+        *(("notice", one_line(str(notice))) for notice in found["state"].get("notices") or () if run.is_live),
         *_waiting(run, found),
         *_failed(run, found["services"]),
         ("shown", _age(run) if found["shown_from"] != "rest" else ""),
@@ -146,7 +147,10 @@ def _progress(state: dict[str, Any]) -> str:
     return ", ".join(parts) or "not known"
 
 
-def _pace(state: dict[str, Any], *, held: bool) -> str:
+def _pace(state: dict[str, Any]) -> str:
+    held = state.get("status") == "held"
+    if held and state.get("exception"):
+        return ""  # It does not go on.
     rate, left = state.get("steps_per_second"), state.get("seconds_left")
     parts = [
         f"{rate} steps/s" if rate is not None and not held else "",

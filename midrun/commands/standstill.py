@@ -41,6 +41,10 @@ class Hold(Kind):
     def admit(self, run: Run, args: Reason) -> None:
         """Refuse a hold of what has been stopped."""
         super().admit(run, args)
+        if run.holds.exception is not None:
+            raise Conflict(
+                "an exception holds the run, which ends with it when it is released: there is nothing to hold"
+            )
         if run.holds.stopped:
             raise Conflict("a stop has run: there is nothing to hold until the next fit, validate or test begins")
 
@@ -68,7 +72,7 @@ class Continue(Kind):
         pauses = [hold for hold in run.holds.pending() if hold.record["kind"] == "pause"]
         done = {"cancelled_holds": run.queue.cancel(pauses, source), "released": run.holds.release(source)}
         if run.holds.exception is not None:
-            done["notes"] = ["an exception holds the run, and only release_exception lets it end"]
+            done["notes"] = ["an exception holds the run: release_exception, or stop, lets it end"]
         return done
 
 
@@ -147,7 +151,7 @@ class Stop(Kind):
     name = "stop"
     confirm = (
         "Stop training? The batch is finished, and then the run ends as it would at its last step. "
-        "To go on later, save a checkpoint first."
+        "To go on later, save a checkpoint first. A run that an exception holds ends with that exception."
     )
     always = True
     while_held = True

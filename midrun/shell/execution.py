@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 MOST_LINES = 1000
 """Lines of output that one run of a script may have."""
@@ -26,6 +27,10 @@ _LEFTOVER = 1 << 20
 """Bytes that are still read when the script has ended: what it left in the background may write for ever."""
 _GRACE = 1.0
 """Seconds between being told to end and being killed."""
+_LAST_WORDS = 10.0
+"""Seconds that a script has from when its caller is told to end."""
+_LOOK = 0.2
+"""Seconds between two looks whether it is."""
 _SHELL = "/bin/sh"
 _ITSELF = (b"#!", b"\x7fELF")
 """How files begin that the system runs by itself."""
@@ -38,17 +43,28 @@ class Ended:
     status: int
     """As a shell has it; below zero, the signal."""
     seconds: float
-    is_late: bool
-    """Whether its time was up."""
+    cut_for: str | None
+    """Why it did not end by itself."""
 
     @property
     def trouble(self) -> str:
         """What was wrong; "" if nothing was."""
-        if self.is_late:
-            return f"it was ended after {self.seconds:.1f} s: hooks_timeout_s"
+        if self.cut_for is not None:
+            return f"it was ended after {self.seconds:.1f} s: {self.cut_for}"
         if self.status < 0:
             return f"it was ended by {_name_of(-self.status)}"
         return f"exit status {self.status}" if self.status else ""
+
+
+class Waiter(NamedTuple):
+    """Who waits for a script."""
+
+    is_told: Callable[[], bool]
+    """Whether it is told to end, which a signal handler may note: a script that runs then, or later, ends soon."""
+    begun: Callable[[int], object]
+    """Is told the process's number."""
+    line: Callable[[str], object]
+    """Is handed each line that is printed."""
 
 
 def execute(
@@ -58,9 +74,9 @@ def execute(
     environment: Mapping[str, str],
     directory: Path,
     timeout: float | None,
-    line: Callable[[str], object],
+    waiter: Waiter,
 ) -> Ended:
-    """Run a script until it ends, hand each line that it prints to `line`, and return how it ended.
+    """Run a script until it ends, and return how it ended.
 
     A script without `#!` is run by `/bin/sh`. Raises OSError where it can't be started.
     """
@@ -82,12 +98,13 @@ def execute(
             )
         finally:
             os.close(writer)
-        running = _Running(process, reader, line)
+        running = _Running(process, reader, waiter.line)
         try:
-            is_late = not running.wait(None if timeout is None else began + timeout)
+            waiter.begun(process.pid)
+            cut_for = running.wait(None if timeout is None else began + timeout, waiter.is_told)
         finally:
             running.end()
-        return Ended(process.returncode, time.monotonic() - began, is_late)
+        return Ended(process.returncode, time.monotonic() - began, cut_for)
     finally:
         os.close(reader)
 
@@ -103,17 +120,22 @@ class _Running:
         self._alive = os.pidfd_open(process.pid)
         self._poll.register(self._alive, select.POLLIN)
 
-    def wait(self, deadline: float | None) -> bool:
-        """Take what is printed until the process has ended; return False if its time was up before."""
+    def wait(self, deadline: float | None, is_told: Callable[[], bool]) -> str | None:
+        """Take what is printed until the process has ended; if its time is up before, return why."""
+        why, end, was_told = "hooks_timeout_s", float("inf") if deadline is None else deadline, False
         while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            ready = dict(self._poll.poll(None if left is None else left * 1000 + 1))
+            left = end - time.monotonic()
+            if left <= 0:
+                return why
+            ready = dict(self._poll.poll(min(left, _LOOK) * 1000 + 1))
             if self._pipe in ready and not self._take():
                 self._poll.unregister(self._pipe)
             if self._alive in ready:
-                return True
+                return None
+            if not was_told and is_told():
+                was_told, last = True, time.monotonic() + _LAST_WORDS
+                if last < end:
+                    why, end = "the run was told to end", last
 
     def end(self) -> None:
         """Have the process end, with its group and whoever else holds its output if it has not by itself."""

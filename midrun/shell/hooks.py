@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, file
 from midrun.nested import described
-from midrun.shell.execution import Ended, execute
+from midrun.shell.execution import Ended, Waiter, execute
 from midrun.shell.payload import saved
-from midrun.shell.scripts import KINDS, Scripts
+from midrun.shell.scripts import KINDS, NoSet, Scripts
 from midrun.shell.watch import Watch
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 FAILING = 3
 """Failures in a row from which on a script is said to fail."""
+_LONG = 5.0
+"""Seconds for which a script runs before that is worth a notice."""
 _PATIENCE = 1.0
 _PREFIX = "midrun-hook-"
 
@@ -49,6 +51,15 @@ class ScriptRecord(TypedDict):
     """When it ended."""
 
 
+class Running(TypedDict):
+    """The script that runs now."""
+
+    script: str
+    since: float
+    pid: int
+    """Of the script, which leads its own process group."""
+
+
 _UNRUN = ScriptRecord(
     enabled=True,
     runs=0,
@@ -67,6 +78,8 @@ class HooksIndex(TypedDict):
     directory: str
     enabled: list[str]
     """The scripts that are executable."""
+    running: Running | None
+    """The script that training waits for."""
     scripts: dict[str, ScriptRecord]
     """Those, and the others that have run."""
 
@@ -111,6 +124,7 @@ class ShellHooks:
         """By callback; replaced whole, by the thread that watches."""
         self._records: dict[str, ScriptRecord] = {}
         self._caller = run.loop.caller(self.call)
+        self._running: Running | None = None
         self._watch: Watch | None = None
         self._is_over = False
 
@@ -135,6 +149,8 @@ class ShellHooks:
             prepare()
             self._look()
             self._watch = Watch([self.scripts.directory / kind for kind in KINDS], self._look)
+        except NoSet as error:
+            self._service.fail(str(error))
         except OSError as error:
             self._service.fail(f"{self.scripts.directory} can't be made or watched: {error}")
         else:
@@ -158,6 +174,9 @@ class ShellHooks:
             self._caller.attach()  # Again, should somebody have put the Trainer's callbacks aside meanwhile.
         if enabled != before:
             self._run.changed()
+        for script, close in self.scripts.strangers():
+            hint = f"did you mean {close}?" if close else "docs/hooks.md says which there are"
+            self._run.log.alert(f"hook {_shown(script)} never runs: no callback has that name; {hint}")
 
     # ---- the training thread
 
@@ -224,10 +243,18 @@ class ShellHooks:
             },
             directory=run.directory,
             timeout=run.config.hooks_timeout_s,
-            line=lambda text: run.log.note(f"hook {shown}: {text}"),
+            waiter=Waiter(
+                is_told=lambda: run.loop.is_told_to_end,
+                begun=lambda pid: self._begun(shown, pid),
+                line=lambda text: run.log.note(f"hook {shown}: {text}"),
+            ),
         )
 
+    def _begun(self, shown: str, pid: int) -> None:
+        self._running = Running(script=shown, since=time.time(), pid=pid)
+
     def _note(self, script: Path, trouble: str, seconds: float) -> None:
+        self._running = None
         shown, log = _shown(script), self._run.log
         before = self._records.get(shown, _UNRUN)
         in_a_row = before["failures_in_a_row"] + 1 if trouble else 0
@@ -255,8 +282,24 @@ class ShellHooks:
         return HooksIndex(
             directory=str(self.scripts.directory),
             enabled=sorted(enabled),
-            scripts={name: {**record, "enabled": name in enabled} for name, record in sorted(records.items())},
+            running=self._running,
+            scripts={name: _now(record, enabled=name in enabled) for name, record in sorted(records.items())},
         )
+
+    @property
+    def notices(self) -> list[str]:
+        """What somebody should know who looks at the run."""
+        running, index = self._running, self.index()
+        told = [
+            f"the hook {name} has failed {script['failures_in_a_row']} times in a row: {script['trouble']}"
+            for name, script in index["scripts"].items()
+            if script["is_failing"]
+        ]
+        if running is not None and time.time() - running["since"] > _LONG:
+            since = time.strftime("%H:%M:%S", time.localtime(running["since"]))
+            how = f"kill -- -{running['pid']}"
+            told.append(f"training waits for the hook {running['script']} since {since}; to end that script: {how}")
+        return told
 
 
 class Hooks(Dir):
@@ -271,6 +314,10 @@ class Hooks(Dir):
         return self._run.hooks.index()
 
 
+def _now(record: ScriptRecord, *, enabled: bool) -> ScriptRecord:
+    return {**record, "enabled": enabled, "is_failing": enabled and record["is_failing"]}
+
+
 def _shown(script: Path) -> str:
     """Return a script's name below `hooks/`."""
     return f"{script.parent.name}/{script.name}"
@@ -280,9 +327,11 @@ def _untold(script: Path, error: OSError) -> str:
     """Return why a script could not be started: the system's words name the script, whatever it misses."""
     try:
         with script.open("rb") as text:
-            first = text.readline(200).decode(errors="backslashreplace").rstrip()
+            first = text.readline(200).decode(errors="backslashreplace").rstrip("\n")
     except OSError:
         return str(error)
+    if first.startswith("#!") and first.endswith("\r"):
+        return "its lines end as those of Windows do, with CR LF: remove the CR, as dos2unix does"
     if isinstance(error, FileNotFoundError) and first.startswith("#!"):
         return f"its first line names an interpreter that is not there: {first}"
     return str(error)

@@ -7,6 +7,7 @@ that somebody has deleted.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -48,6 +49,10 @@ _FILES = """
 # The tensors are .npy files, each named by the "file" of its part. They are removed when this script ends."""
 
 
+class NoSet(OSError):  # noqa: N818 - what is wrong, as all faults here are named
+    """A user's own set of scripts is not there."""
+
+
 class Scripts:
     """The scripts in a run directory.
 
@@ -76,6 +81,18 @@ class Scripts:
         for path, text in _templates():
             self._make(path, text, made)
         write_whole(self._state, render(STATE, {"format": FORMAT, "made": dict(sorted(made.items()))}))
+
+    def strangers(self) -> list[tuple[Path, str | None]]:
+        """Return the executable scripts that no callback is called by, each with the name of one that is like it."""
+        found: list[tuple[Path, str | None]] = []
+        for kind in KINDS:
+            with suppress(OSError), os.scandir(self.directory / kind) as entries:
+                for entry in entries:
+                    name = entry.name.removesuffix(SUFFIX)
+                    if name not in ARGUMENTS and name != entry.name and _is_executable(entry):
+                        close = difflib.get_close_matches(name, ARGUMENTS, n=1)
+                        found.append((Path(entry.path), f"{close[0]}{SUFFIX}" if close else None))
+        return found
 
     def enabled(self) -> dict[str, list[Path]]:
         """Return the scripts that are executable, by their callbacks, in the order in which they run."""
@@ -113,7 +130,7 @@ class Scripts:
     def _copy(self, source: Path, made: Mapping[str, str]) -> None:
         """Copy a user's own set, with its modes. What is here already stays, unless midrun has made it."""
         if not source.is_dir():
-            raise NotADirectoryError(f"hooks_source_dir: {str(source)!r} is no directory")
+            raise NoSet(f"hooks_source_dir: {str(source)!r} is no directory")
         for folder, below, names in os.walk(source):
             below[:] = [name for name in below if not name.startswith(".")]
             for name in names:

@@ -53,7 +53,7 @@ def test_nothing_is_left_and_the_exit_code_is_lightnings_own_after(start: Start,
     assert (state["exception"] is None) is (ending == "success")
     if ending == "exception":
         assert (state["exception"]["type"], state["exception"]["message"]) == (
-            "builtins.RuntimeError",
+            "RuntimeError",
             "the plan says so",
         )
     assert not run.procfs.exists()

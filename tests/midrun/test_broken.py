@@ -78,7 +78,7 @@ def test_strict_inspection_raises_with_every_reason_and_leaves_nothing(taken: in
     session = record(only_directory(tmp_path))["session"]
     assert session["outcome"] == "failed"
     assert session["ended"] is not None
-    assert record(only_directory(tmp_path), "last-state.json")["exception"]["type"] == "builtins.RuntimeError"
+    assert record(only_directory(tmp_path), "last-state.json")["exception"]["type"] == "RuntimeError"
 
 
 def test_strict_inspection_has_nothing_against_services_that_are_off(tmp_path: Path) -> None:

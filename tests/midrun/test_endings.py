@@ -105,7 +105,7 @@ def test_ctrl_c_interrupts(place: str, tmp_path: Path) -> None:
         assert_nothing_is_left(model)
     state = record(only_directory(tmp_path), "last-state.json")
     assert state["status"] == "interrupted"
-    assert state["exception"]["type"] == "builtins.KeyboardInterrupt"
+    assert state["exception"]["type"] == "KeyboardInterrupt"
     assert record(only_directory(tmp_path))["session"]["outcome"] == "interrupted"
 
 

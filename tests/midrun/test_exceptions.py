@@ -143,7 +143,8 @@ def test_an_exception_of_backward_holds_the_run_is_inspected_and_is_raised_again
         assert shown["exception"] == document(model, "state/index.json")["exception"]
         assert shown["exception"] == document(model, "state/exception.json")
         kind = type(error)
-        expected = {"type": f"{kind.__module__}.{kind.__qualname__}", "message": str(error)}
+        module = "" if kind is RuntimeError else f"{kind.__module__}."
+        expected = {"type": f"{module}{kind.__qualname__}", "message": str(error)}
         place = {"global_step": 2, "epoch": 0, "batch": 2}
         assert shown["exception"].items() >= {**expected, **place}.items()
         assert "in backward\n    raise ctx.error" in shown["exception"]["traceback"]
@@ -254,13 +255,15 @@ def test_gradients_of_a_failed_backward_are_labelled_with_the_scale_that_they_ha
 
 def test_commands_that_do_not_run_meanwhile_are_waiting_and_then_never_run(tmp_path: Path) -> None:
     model = Failing()
-    sent = {}
+    sent: dict[str, Any] = {}
+    model.plan[2] = lambda: sent.update(pause=model.give("pause"))
 
     def act() -> None:
         run = model.live
+        with pytest.raises(Conflict, match="there is nothing to hold"):
+            give(run, "pause")
         sent["later"] = give(run, "checkpoint", {"global_step": 100})
         sent["elsewhere"] = give(run, "set_learning_rate", {"safe_point": "train_epoch_end"}, value=0.5)
-        sent["pause"] = give(run, "pause")
         done(run, give(run, "snapshot"))
         shown = document(model, "holds/index.json")
         assert [one["id"] for one in shown["waiting"]] == [sent["later"].id, sent["elsewhere"].id]
@@ -277,11 +280,13 @@ def test_commands_that_do_not_run_meanwhile_are_waiting_and_then_never_run(tmp_p
 def test_continue_releases_no_exception_and_cancels_a_pause(tmp_path: Path) -> None:
     model = Failing()
 
+    paused = []
+    model.plan[2] = lambda: paused.append(model.give("pause"))
+
     def act() -> None:
-        pause = give(model.live, "pause")
         result = done(model.live, give(model.live, "continue"))
-        notes = ["an exception holds the run, and only release_exception lets it end"]
-        assert result == {"cancelled_holds": [pause.id], "released": None, "notes": notes}
+        notes = ["an exception holds the run: release_exception, or stop, lets it end"]
+        assert result == {"cancelled_holds": [paused[0].id], "released": None, "notes": notes}
         assert model.live.holds.exception is not None
         release(model)
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ import lightning.pytorch as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -26,7 +28,7 @@ from midrun.shell import scripts
 from midrun.shell.hooks import FAILING
 from midrun.shell.watch import Watch
 from tests.midrun.models import Staged, batches, document, left_as_it_was, only_directory, trainer
-from tests.midrun.steering import Steered, fit, until
+from tests.midrun.steering import Steered, aside, fit, until
 
 KEEPS = """\
 #!/bin/sh
@@ -390,6 +392,66 @@ def test_a_script_that_fails_again_and_again_is_said_to_and_runs_all_the_same(tm
     assert (second["is_failing"], second["failures_in_a_row"], second["trouble"]) == (False, 0, None)
     assert second["runs"] > first["runs"]
     assert log_of(model.live.directory).count(f"has failed {FAILING} times in a row; it goes on being run") == 1
+
+
+def test_a_script_that_hangs_is_said_to_with_the_way_out_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midrun.shell.hooks._LONG", 0.0)
+    source = set_of(tmp_path / "set", "light/on_train_batch_end.sh", text="sleep 1000")
+    model = Steered(hooks_source_dir=str(source))
+    told = []
+
+    def running() -> int | None:
+        found = model.live.hooks.index()["running"] if hasattr(model, "live") else None
+        assert found is None or found["script"] == "light/on_train_batch_end.sh"
+        return None if found is None else found["pid"]
+
+    def act() -> None:
+        for _ in range(2):
+            pid = until(running)
+            told.extend(document(model, "state/index.json")["notices"])
+            os.killpg(pid, 9)
+            until(lambda pid=pid: running() != pid)  # type: ignore[misc]  # a default argument
+
+    with aside(model, lambda: (until(lambda: hasattr(model, "live")), act())):
+        fit(model, tmp_path, 2)
+    assert len(told) == 2
+    assert re.fullmatch(
+        r"training waits for the hook light/on_train_batch_end.sh since [\d:]+; to end that script: kill -- -\d+",
+        told[0],
+    )
+    assert model.live.hooks.index()["running"] is None
+
+
+def test_sigterm_leaves_a_script_a_moment_to_end_and_then_the_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midrun.shell.execution._LAST_WORDS", 0.3)
+    source = set_of(tmp_path / "set", "light/on_train_batch_end.sh", text="kill -TERM $PPID; sleep 1000")
+    model = Steered(hooks_source_dir=str(source))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SIGTERMException):
+            fit(model, tmp_path, 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "s: the run was told to end" in log_of(model.live.directory)
+
+
+def test_a_script_with_the_line_ends_of_windows_is_told_so(tmp_path: Path) -> None:
+    source = set_of(tmp_path / "set", "light/on_train_batch_end.sh", text="#!/bin/sh\r\necho hi\r\n")
+    model = Steered(hooks_source_dir=str(source))
+    fit(model, tmp_path, 1)
+    assert "its lines end as those of Windows do" in log_of(model.live.directory)
+
+
+def test_an_executable_script_that_no_callback_is_called_by_is_told(tmp_path: Path, warned: list[str]) -> None:
+    source = set_of(tmp_path / "set", "light/on_trian_batch_end.sh", "light/helper.sh")
+    fit(Steered(hooks_source_dir=str(source)), tmp_path, 1)
+    known = [text for text in warned if "never runs" in text]
+    assert sorted(known) == [
+        "hook light/helper.sh never runs: no callback has that name; docs/hooks.md says which there are",
+        "hook light/on_trian_batch_end.sh never runs: no callback has that name; did you mean on_train_batch_end.sh?",
+    ]
 
 
 def test_a_command_that_a_script_drops_is_done_at_the_next_safe_point_of_its_callback(tmp_path: Path) -> None:

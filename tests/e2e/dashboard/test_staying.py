@@ -162,7 +162,7 @@ def test_an_exception_that_ends_training_is_shown_with_its_traceback(watch: Watc
     run.go()
     run.at("waiting-finalize")
     assert run.shown("state/exception.json")["message"] == "the plan says so"
-    shown = page.get_by_role("region", name="builtins.RuntimeError")
+    shown = page.get_by_role("region", name="RuntimeError")
     expect(shown).to_contain_text("the plan says so")
     expect(shown).to_contain_text("At step 5, epoch 0")
     shown.get_by_text("Traceback", exact=True).click()

@@ -310,7 +310,7 @@ def test_an_exception_of_backward_is_looked_into_and_released(watch: Watch) -> N
     expect(pill(page)).to_have_text("held")
     expect(page.locator("div.held")).to_contain_text(re.compile(r"Held by an exception for \d+ s, to be inspected"))
     expect(page.get_by_role("button", name=re.compile("Pause|Resume"))).to_have_count(0)
-    shown = page.get_by_role("region", name="builtins.RuntimeError")
+    shown = page.get_by_role("region", name="RuntimeError")
     expect(shown).to_contain_text("backward has failed, as the plan says")
     for kind, says in (("save_current_batch", "Save batch"), ("save_partial_gradients", "Save gradients")):
         shown.get_by_role("button", name=says).click()

@@ -22,7 +22,7 @@ export function ExceptionShown() {
       <p class="prose">{exception.message}</p>
       <p class="faint">
         At step {number(exception.global_step)}, epoch {number(exception.epoch)}
-        {exception.batch !== null && `, batch ${number(exception.batch)}`}, {moment(exception.time)}
+        {exception.batch !== null && `, batch_idx ${number(exception.batch)}`}, {moment(exception.time)}
       </p>
       {isHeld && <Captures />}
       <details>
@@ -106,10 +106,11 @@ export function BatchesShown({ enabled, hold, batches, not_finite, first, last }
 }
 
 function Found({ says, path, nan, infinite, numbers, stage, global_step, epoch, batch, time }: Finding & { says: string }) {
-  const at = [stage, `epoch ${number(epoch)}`, batch !== null && `batch ${number(batch)}`, `step ${number(global_step)}`];
+  const at = [stage, `epoch ${number(epoch)}`, batch !== null && `batch_idx ${number(batch)}`, `step ${number(global_step)}`];
+  const bad = [nan > 0 && `${number(nan)} NaN`, infinite > 0 && `${number(infinite)} infinite`].filter(Boolean);
   return (
     <p class="prose">
-      {says}: <code>{path}</code> had {number(nan)} NaN and {number(infinite)} infinite of {number(numbers)} numbers{" "}
+      {says}: <code>{path}</code> had {bad.join(" and ")} of {number(numbers)} numbers{" "}
       <span class="faint">
         ({at.filter(Boolean).join(", ")}, {moment(time)})
       </span>

@@ -30,6 +30,7 @@ export interface Summary {
   steps_per_second?: number | null;
   seconds_left?: number | null;
   exception: ExceptionRecord | null;
+  notices?: string[];
 }
 
 export interface Place {

@@ -3,6 +3,7 @@ import { useEffect } from "preact/hooks";
 import { OVER, useChoice, useCommands, useHolds, useNode, useNow, useStopped, useSummary, useTree } from "./hooks";
 import type { HoldList, Summary } from "./records";
 import { Send, Sending, useSending } from "./sending";
+import { sentence } from "./tree";
 import { by, duration, moment, number, words } from "./words";
 
 /** A run that was so near to its end, in seconds, has most likely come to it when it does not answer any more. */
@@ -44,6 +45,11 @@ export function RunState() {
       {summary && <Progress summary={summary} />}
       {summary && <Facts summary={summary} status={status} />}
       {holds && <Held holds={holds} />}
+      {summary?.notices?.map((notice) => (
+        <p key={notice} class="wrong prose">
+          {sentence(notice)}
+        </p>
+      ))}
       <Buttons held={holds?.active ?? null} caught={Boolean(holds?.exception)} pausing={usePausing(holds)} />
     </section>
   );
@@ -109,8 +115,8 @@ function Facts({ summary, status }: { summary: Summary; status: string }) {
   );
 }
 
-function left({ seconds_left }: Summary, status: string): string {
-  if (typeof seconds_left !== "number" || (status !== "running" && status !== "held")) return "–";
+function left({ seconds_left, exception }: Summary, status: string): string {
+  if (exception || typeof seconds_left !== "number" || (status !== "running" && status !== "held")) return "–";
   return `about ${duration(seconds_left)}${status === "held" ? " when it goes on" : ""}`;
 }
 
