@@ -7,6 +7,7 @@ answers, so that `cat` and `curl` tell the same story. Nodes raise faults; faces
 from __future__ import annotations
 
 import errno
+import traceback
 from typing import ClassVar, TypedDict
 
 
@@ -165,6 +166,16 @@ def load(record: FaultRecord) -> Fault:
 def message(error: BaseException) -> str:
     """Return the message of any exception: its text is anybody's code, and may fail itself."""
     try:
-        return str(error)
+        # A string of its own: a class that is derived from `str` is code, too.
+        return str.__getitem__(str(error), slice(None))
     except BaseException:  # noqa: BLE001 - as said
         return "<exception str() failed>"
+
+
+def trace(error: BaseException) -> str:
+    """Return the traceback of any exception as text, with those that led to it where they can be told."""
+    try:
+        return "".join(traceback.format_exception(error)).rstrip()
+    except Exception:  # noqa: BLE001 - what it holds is anybody's code, as its message is
+        own = "".join(traceback.format_tb(error.__traceback__))
+        return f"Traceback (most recent call last):\n{own}{type(error).__qualname__}: {message(error)}"

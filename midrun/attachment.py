@@ -6,13 +6,13 @@ It is the one thing of midrun's in a model. A copy or a pickle of the model carr
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from midrun.config import MidrunConfig
 from midrun.directory import logger_directory, mountpoint, new_run_id, run_directory
 from midrun.fs import mounts
+from midrun.fs.faults import trace
 from midrun.hooks import PARTS, quick_parts
 from midrun.log import tell
 
@@ -91,8 +91,7 @@ class Attachment:
         """Say that midrun's part of a hook failed. Training goes on, unless `inspection_strict` wants the error."""
         if hook == "setup" and self.config.inspection_strict:
             raise error
-        text = "".join(traceback.format_exception(error)).rstrip()
-        self._tell(f"midrun's part of {hook} failed, and training goes on without it:\n{text}", f"broke {hook}")
+        self._tell(f"midrun's part of {hook} failed, and training goes on without it:\n{trace(error)}", f"broke {hook}")
 
     # ---- the hooks at which a run begins and ends
 

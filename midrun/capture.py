@@ -6,7 +6,11 @@ whole along. Of what has no plain form there is a description.
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +19,17 @@ import torch
 
 from midrun.fs.faults import Conflict, message
 from midrun.fs.render import jsonable, render
-from midrun.nested import DEEPEST, MOST_PARTS, contents, described, dtype_of, insist_on_numbers, is_container
+from midrun.nested import (
+    DEEPEST,
+    MOST_PARTS,
+    Unreadable,
+    contents,
+    described,
+    dtype_of,
+    insist_on_numbers,
+    is_container,
+    word_of,
+)
 from midrun.sample import is_here
 
 if TYPE_CHECKING:
@@ -23,6 +37,7 @@ if TYPE_CHECKING:
 
 FORMAT = "midrun.capture/1"
 
+_MOST_BITS = 2000
 _PLAIN = (str, bytes, bool, int, float, type(None))
 """What is kept as it is, of exactly these types: one that is derived from them is somebody's own."""
 
@@ -38,8 +53,9 @@ class Keeping:
         self.left_out: dict[str, str] = {}
         """Why parts have been left out, by their paths."""
         self._parts = 0
-        self._kept: dict[int, torch.Tensor] = {}
-        """By the tensor that it was made of, which a batch may hold twice."""
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """What was made of each tensor, by its id, with the tensor itself: a batch may hold it twice, or make a new one
+        each time, and an id is used again when its owner has gone."""
 
     def keep(self, value: Any, path: str, above: tuple[int, ...] = ()) -> Any:  # noqa: ANN401 - a batch may be anything
         """Return what can be saved of a value; what can't is in `left_out`."""
@@ -61,10 +77,11 @@ class Keeping:
             if self._parts >= MOST_PARTS:
                 self._leave(path, f"only the first {MOST_PARTS:,} parts of all are kept")
                 break
-            if isinstance(value, Mapping) and type(step) not in _PLAIN:
-                self._leave(f"{path}.{step}", f"its key is a {type(step).__qualname__}")
+            below = f"{path}.{word_of(step)}"
+            if isinstance(value, Mapping) and not _is_key(step):
+                self._leave(below, f"its key is a {type(step).__qualname__} that has no plain form")
             else:
-                held[step] = self.keep(part, f"{path}.{step}", above)
+                held[step] = self.keep(part, below, above)
         if not isinstance(value, Sequence) or hasattr(value, "_fields"):
             return held
         return tuple(held.values()) if isinstance(value, tuple) else list(held.values())
@@ -77,16 +94,60 @@ class Keeping:
             return self._tensor(value)
         if isinstance(value, np.ndarray):
             return torch.from_numpy(np.array(value, order="C"))
-        plain = value.item() if isinstance(value, np.generic) else value
-        if type(plain) not in _PLAIN:
-            raise TypeError(f"a {type(value).__qualname__} has no plain form")
+        if isinstance(value, Unreadable):
+            raise TypeError(value.why)
+        plain = _stand_in(value)
+        if type(plain) not in _PLAIN or not _is_loadable(plain):
+            raise TypeError(f"a {type(value).__qualname__} like this has no plain form")
         return plain
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         insist_on_numbers(tensor, torch.strided, torch.sparse_coo, torch.sparse_csr)
+        if not _is_type_loadable(tensor.dtype):
+            raise TypeError(f"torch.load knows no {dtype_of(tensor)} with weights_only=True")
         if id(tensor) not in self._kept:
-            self._kept[id(tensor)] = tensor.detach().resolve_conj().resolve_neg().to("cpu", copy=True)
-        return self._kept[id(tensor)]
+            self._kept[id(tensor)] = tensor, _copy(tensor.detach().resolve_conj().resolve_neg())
+        return self._kept[id(tensor)][1]
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the CPU that takes no more memory: what is expanded stays so."""
+    if tensor.layout is not torch.strided or 0 not in tensor.stride() or tensor.numel() == 0:
+        return tensor.to("cpu", copy=True)
+    once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
+    return once.to("cpu", copy=True).expand(tensor.shape)
+
+
+def _stand_in(value: Any) -> Any:  # noqa: ANN401 - as above
+    """Return what stands for a value of a class of its own: a path's text, a member's name, a number."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Enum):
+        return value.name
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_loadable(plain: object) -> bool:
+    """Whether `torch.load(weights_only=True)` reads a plain value: not an empty `bytes`, not a very large number."""
+    if isinstance(plain, int):
+        return plain.bit_length() <= _MOST_BITS
+    return plain != b""
+
+
+def _is_key(step: object) -> bool:
+    return type(step) in _PLAIN and _is_loadable(step)
+
+
+@cache
+def _is_type_loadable(dtype: torch.dtype) -> bool:
+    saved = io.BytesIO()
+    try:
+        torch.save(torch.empty(0, dtype=dtype), saved)
+        saved.seek(0)
+        torch.load(saved, weights_only=True)
+    except Exception:  # noqa: BLE001 - whatever it is, such a file would be of no use
+        return False
+    return True
 
 
 def write_batch(run: Run, path: str) -> None:
@@ -149,7 +210,9 @@ def _where(run: Run) -> dict[str, Any]:
 def _save(run: Run, path: str, name: str, value: Any, **more: Any) -> None:  # noqa: ANN401 - whatever is saved
     keeping = Keeping()
     kept = keeping.keep(value, name)
-    torch.save({**_where(run), name: kept, "left_out": keeping.left_out, **more}, path)
+    # Into a file that is open: a disk that is full is then told as such.
+    with Path(path).open("wb") as file:
+        torch.save({**_where(run), name: kept, "left_out": keeping.left_out, **more}, file)
 
 
 def _optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-import traceback
 from typing import TYPE_CHECKING, TypedDict
 
-from midrun.fs.faults import message
+from midrun.fs.faults import message, trace
 
 if TYPE_CHECKING:
     from midrun.sample import Sample
@@ -33,7 +32,7 @@ def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecor
         if kind.__module__ in {"builtins", "__main__"}
         else f"{kind.__module__}.{kind.__qualname__}",
         message=message(exception),
-        traceback="".join(traceback.format_exception(exception)),
+        traceback=f"{trace(exception)}\n",
         global_step=sample.global_step,
         epoch=sample.epoch,
         batch=sample.batch,

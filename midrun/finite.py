@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
 
 from midrun.command import Command
 from midrun.commands.standstill import Hold, Reason
-from midrun.fs.faults import Fault
-from midrun.nested import Part, parts
+from midrun.fs.faults import Fault, message
+from midrun.nested import Part, Unreadable, parts
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -52,6 +51,8 @@ class FiniteRecord(TypedDict):
     """How many were checked."""
     not_finite: int
     """How many of those were not."""
+    unread: int
+    """How many had something that could not be looked at."""
     first: Finding | None
     last: Finding | None
 
@@ -68,7 +69,7 @@ class FiniteCheck:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._caller = run.loop.caller(self._call)
-        self.record = FiniteRecord(enabled=False, hold=False, batches=0, not_finite=0, first=None, last=None)
+        self.record = FiniteRecord(enabled=False, hold=False, batches=0, not_finite=0, unread=0, first=None, last=None)
         """What has been found, replaced whole."""
 
     def set(self, *, enabled: bool, hold: bool) -> tuple[str, str]:
@@ -99,15 +100,19 @@ class FiniteCheck:
         try:
             self._check(arguments["batch"], arguments.get("batch_idx"))
         except Exception as error:  # noqa: BLE001 - a batch is anybody's code, and training goes on
-            text = f"a batch could not be checked for NaN and infinity: {type(error).__name__}: {error}"
+            text = f"a batch could not be checked for NaN and infinity: {type(error).__name__}: {message(error)}"
             self._run.log.alert(text, "finite check")
 
     def _check(self, batch: Any, number: int | None) -> None:  # noqa: ANN401 - a batch may be anything
-        found, record = first_not_finite(batch), self.record
-        self.record = record = {**record, "batches": record["batches"] + 1}
-        if found is None:
+        looked, record = look_at(batch), self.record
+        unread = looked.unread is not None
+        self.record = record = {**record, "batches": record["batches"] + 1, "unread": record["unread"] + unread}
+        if looked.unread is not None:
+            path, why = looked.unread.path, looked.unread.value.why
+            self._run.log.alert(f"{path} can't be checked for NaN and infinity: {why}", "unread")
+        if looked.bad is None:
             return
-        finding = self._finding(found, number)
+        finding = self._finding(looked.bad, number)
         first = record["first"] or finding
         self.record = record = {**record, "not_finite": record["not_finite"] + 1, "first": first, "last": finding}
         said = _said(finding)
@@ -117,12 +122,13 @@ class FiniteCheck:
             self._hold(said)
 
     def _finding(self, found: Part, number: int | None) -> Finding:
-        loop, values = self._run.loop, _numbers(found.value)
+        loop = self._run.loop
+        nan, infinite, numbers = _counts(found.value)
         return Finding(
             path=found.path,
-            nan=int(values.isnan().sum()),
-            infinite=int(values.isinf().sum()),
-            numbers=values.numel(),
+            nan=nan,
+            infinite=infinite,
+            numbers=numbers,
             stage=loop.stage,
             global_step=loop.step,
             epoch=loop.epoch,
@@ -146,40 +152,64 @@ class FiniteCheck:
             self._run.log.alert(f"the run is not held: {fault.message}", "no hold")
 
 
-def first_not_finite(batch: Any) -> Part | None:  # noqa: ANN401 - a batch may be anything
-    """Return the first part of a batch that has NaN or infinity, or None. It waits for each device once."""
-    flags = [(part, flag) for part in parts(batch, "batch") if (flag := _flag(part.value)) is not None]
+class Looked(NamedTuple):
+    """What a look at a batch has found."""
+
+    bad: Part | None
+    """The first part that has NaN or infinity."""
+    unread: Part | None
+    """The first part that could not be looked at, an `Unreadable` in its place."""
+
+
+def look_at(batch: Any) -> Looked:  # noqa: ANN401 - a batch may be anything
+    """Look for NaN and infinity in a batch. It waits for each device once."""
+    flags: list[tuple[Part, torch.Tensor]] = []
+    unread: Part | None = None
+    for part in parts(batch, "batch"):
+        flag = _flag(part.value)
+        if isinstance(flag, Unreadable):
+            unread = unread or Part(part.path, flag)
+        elif flag is not None:
+            flags.append((part, flag))
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for _, flag in flags:
         by_device.setdefault(flag.device, []).append(flag)
     told = {device: iter(torch.stack(there).tolist()) for device, there in by_device.items()}
     finite = [next(told[flag.device]) for _, flag in flags]
-    return next((part for (part, _), is_finite in zip(flags, finite, strict=True) if not is_finite), None)
+    bad = next((part for (part, _), is_finite in zip(flags, finite, strict=True) if not is_finite), None)
+    return Looked(bad, unread)
 
 
-def _flag(value: Any) -> torch.Tensor | None:  # noqa: ANN401 - as above
+def _flag(value: Any) -> torch.Tensor | Unreadable | None:  # noqa: ANN401 - as above
     """Return whether all numbers of a part are finite, once the device has it; None for what has none."""
-    if isinstance(value, float | np.floating):
-        return None if math.isfinite(value) else torch.tensor(False)
-    if not isinstance(value, torch.Tensor | np.ndarray):
-        return None
+    if isinstance(value, Unreadable):
+        return value
     try:
-        return _numbers(value).isfinite().all()
-    except (TypeError, RuntimeError):
-        return None  # It has no numbers, or none that can be looked at here.
+        if isinstance(value, float | np.floating | np.complexfloating):
+            return None if np.isfinite(value) else torch.tensor(False)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
+            return torch.tensor(bool(np.isfinite(value).all()))
+        if isinstance(value, torch.Tensor) and _has_fractions(value):
+            return _numbers(value).isfinite().all()
+    except Exception as error:  # noqa: BLE001 - of any library, on any device, and without memory for it maybe
+        return Unreadable(message(error))
+    return None
 
 
-def _numbers(value: Any) -> torch.Tensor:  # noqa: ANN401 - as above
-    """Return the numbers of a part. Raises TypeError for what has none."""
-    if isinstance(value, float | np.floating):
-        return torch.tensor(float(value))
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "fc":
-            raise TypeError
-        value = torch.from_numpy(np.ascontiguousarray(value))
-    tensor: torch.Tensor = value.detach()
-    if tensor.is_meta or not (tensor.is_floating_point() or tensor.is_complex()):
-        raise TypeError
+def _counts(value: Any) -> tuple[int, int, int]:  # noqa: ANN401 - as above
+    """Return how many numbers of a part are NaN, how many are infinite, and how many there are."""
+    if isinstance(value, torch.Tensor):
+        numbers = _numbers(value)
+        return int(numbers.isnan().sum()), int(numbers.isinf().sum()), numbers.numel()
+    return int(np.isnan(value).sum()), int(np.isinf(value).sum()), int(np.size(value))
+
+
+def _has_fractions(tensor: torch.Tensor) -> bool:
+    return not tensor.is_meta and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
         return tensor._values()  # noqa: SLF001 - without the sum of what is there twice, which `values` insists on
     if tensor.layout is not torch.strided:

@@ -110,17 +110,23 @@ class Flight:
             for parameter in group["params"]
         }
 
-    def _pass(self, inner: Inner, loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the strategy's own
-        self._loss = weakref.ref(loss)
-        return inner(loss, *args, **kwargs)
+    def _pass(self, inner: Inner, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the strategy's own
+        with suppress(TypeError):  # It is no tensor, and Lightning says so.
+            self._loss = weakref.ref(args[0] if args else kwargs.get("closure_loss"))
+        return inner(*args, **kwargs)
 
     def _backward(self, inner: Inner, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the plugin's own
         try:
             return inner(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            raised = error
+        # Here it is no longer handled: what a command raises meanwhile does not come from it.
+        try:
             if not _is_search(sys._getframe()):  # noqa: SLF001 - the way to the frames above
-                self._raised(error)
-            raise
+                self._raised(raised)
+            raise raised
+        finally:
+            del raised  # Else it would hold itself, by its traceback and this frame.
 
 
 def _is_search(frame: FrameType | None) -> bool:

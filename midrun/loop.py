@@ -95,8 +95,8 @@ class Loop(Protocol):
         """Whether every optimizer step is announced before it is made."""
 
     @property
-    def is_told_to_end(self) -> bool:
-        """Whether a signal has told the process to end."""
+    def told_to_end_by(self) -> str | None:
+        """What has told the process to end: a signal, say."""
 
     @property
     def halts(self) -> bool:
@@ -233,9 +233,16 @@ class LightningLoop:
         return bool(self.module.automatic_optimization)
 
     @property
-    def is_told_to_end(self) -> bool:
-        """Whether a signal has told the process to end: Lightning notes it, and raises at the end of the batch."""
-        return bool(self._trainer.received_sigterm)
+    def told_to_end_by(self) -> str | None:
+        """What has told the process to end.
+
+        SIGTERM, which Lightning notes in order to raise at the end of the batch; or the end of a rank that it has
+        started, for then it kills the others within seconds.
+        """
+        if self._trainer.received_sigterm:
+            return "SIGTERM"
+        others: list[Any] = getattr(self._strategy.launcher, "procs", [])
+        return "the end of another rank" if any(other.poll() is not None for other in others) else None
 
     @property
     def schedulers(self) -> list[Any]:

@@ -8,14 +8,19 @@ Python lets one look without calling.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
 from itertools import islice
 from numbers import Number
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from midrun.fs.faults import message
 from midrun.sample import is_here, is_real_scalar
 
 MOST_PARTS = 10_000
@@ -27,9 +32,24 @@ LONGEST_TEXT = 1000
 
 _LAYOUTS = {torch.strided: "dense", torch.sparse_coo: "sparse", torch.sparse_csr: "compressed sparse"}
 
+
+class Unreadable:
+    """Stands for what can't be looked at.
+
+    Parameters
+    ----------
+    why
+        What was wrong.
+    """
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
 _PLAIN = (
-    *(str, bytes, bytearray, Number, type(None), type, BaseException),
-    *(torch.Tensor, np.ndarray, torch.nn.Module, torch.optim.Optimizer),
+    *(str, bytes, bytearray, Number, type(None), BaseException, os.PathLike, Enum, Unreadable),
+    *(type, FunctionType, BuiltinFunctionType, MethodType, partial),
+    *(torch.Tensor, np.ndarray, np.generic, torch.nn.Module, torch.optim.Optimizer),
 )
 """What is met as a whole; modules and optimizers are looked at by others."""
 
@@ -42,8 +62,14 @@ class Part(NamedTuple):
 
 
 def parts(value: Any, path: str) -> Iterator[Part]:  # noqa: ANN401 - a batch may be anything
-    """Iterate over a value and all that it holds, a container before its contents. What holds itself is not entered."""
-    return islice(_parts(value, path, frozenset(), 0), MOST_PARTS)
+    """Iterate over a value and all that it holds, a container before its contents. What holds itself is not entered.
+
+    What can't be looked at, or is too much, is an `Unreadable`.
+    """
+    found = _parts(value, path, frozenset(), 0)
+    yield from islice(found, MOST_PARTS)
+    if next(found, None) is not None:
+        yield Part(f"{path}.…", Unreadable(f"only the first {MOST_PARTS:,} parts are looked at"))
 
 
 def all_parts(arguments: Mapping[str, Any]) -> Iterator[Part]:
@@ -60,23 +86,30 @@ def described(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def description_of(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a callback's argument may be anything
     """Return what a value is; of a tensor on a device, whose numbers would have to be waited for, only its form."""
     found: dict[str, Any] = {"type": type(value).__name__}
+    try:
+        return found | _form(value)
+    except Exception as error:  # noqa: BLE001 - a value of the user's is anybody's code
+        return found | {"message": message(error)[:LONGEST_TEXT]}
+
+
+def _form(value: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
     match value:
         case torch.Tensor():
-            found |= {"shape": list(value.shape), "dtype": dtype_of(value)}
-            found["device"] = str(value.device)
-            if is_real_scalar(value) and value.device.type == "cpu":
-                found["value"] = value.item()
+            form = {"shape": list(value.shape), "dtype": dtype_of(value), "device": str(value.device)}
+            return form | ({"value": value.item()} if is_real_scalar(value) and value.device.type == "cpu" else {})
         case np.ndarray():
-            found |= {"shape": list(value.shape), "dtype": str(value.dtype)}
+            return {"shape": list(value.shape), "dtype": str(value.dtype)}
         case None | bool() | int() | float() | np.number():
-            found["value"] = value
+            return {"value": value}
         case str():
-            found["value"] = value[:LONGEST_TEXT]
+            return {"value": value[:LONGEST_TEXT]}
         case BaseException():
-            found["message"] = str(value)[:LONGEST_TEXT]
+            return {"message": message(value)[:LONGEST_TEXT]}
+        case Unreadable():
+            return {"message": value.why[:LONGEST_TEXT]}
         case Mapping() | Sequence() if is_container(value):
-            found["length"] = len(value)
-    return found
+            return {"length": len(value)}
+    return {}
 
 
 def insist_on_numbers(tensor: torch.Tensor, *layouts: torch.layout) -> None:
@@ -97,30 +130,41 @@ def dtype_of(tensor: torch.Tensor) -> str:
 def is_container(value: object) -> bool:
     """Whether a value is looked into."""
     try:
-        if isinstance(value, _PLAIN) or callable(value):
+        if isinstance(value, _PLAIN):
             return False
         return isinstance(value, Mapping | Sequence) or hasattr(value, "__dict__") or hasattr(value, "__slots__")
     except Exception:  # noqa: BLE001 - a container of the user's is anybody's code
         return False
 
 
+def word_of(step: object) -> str:
+    """Return a step of a path as text."""
+    try:
+        return str(step)
+    except Exception:  # noqa: BLE001 - a key is anybody's code, too
+        return f"<{type(step).__name__}>"
+
+
 def _parts(value: Any, path: str, above: frozenset[int], depth: int) -> Iterator[Part]:  # noqa: ANN401 - as above
     yield Part(path, value)
-    if depth >= DEEPEST or id(value) in above or not is_container(value):
+    if id(value) in above or not is_container(value):
         return
-    above = above | {id(value)}
     try:
-        held_ones = contents(value)
-    except Exception:  # noqa: BLE001 - a container of the user's is anybody's code
+        held = contents(value)
+        why = f"it is {DEEPEST} steps down" if depth >= DEEPEST and held else ""
+    except Exception as error:  # noqa: BLE001 - a container of the user's is anybody's code
+        why = message(error)
+    if why:
+        yield Part(f"{path}.…", Unreadable(why))
         return
-    for step, held in held_ones:
-        yield from _parts(held, f"{path}.{step}", above, depth + 1)
+    for step, part in held:
+        yield from _parts(part, f"{path}.{word_of(step)}", above | {id(value)}, depth + 1)
 
 
 def contents(value: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - as above
     """Return what a container holds, each with its key, its number or its name: a step of its path.
 
-    Whatever the container raises is raised.
+    An attribute that can't be had is an `Unreadable`. Whatever else the container raises is raised.
     """
     if isinstance(value, Mapping):
         return list(islice(value.items(), MOST_PARTS))
@@ -129,16 +173,19 @@ def contents(value: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - as above
         steps: Iterable[str] = names if isinstance(names, tuple) else map(str, range(len(value)))
         return list(islice(zip(steps, value, strict=False), MOST_PARTS))
     if dataclasses.is_dataclass(value):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    held = {name: getattr(value, name) for name in _slots(value) if hasattr(value, name)} | _vars_of(value)
-    return list(held.items())
+        return [(field.name, _attribute(value, field.name)) for field in dataclasses.fields(value)]
+    kept = {name: held for name, held in getattr(value, "__dict__", {}).items() if not str(name).startswith("__")}
+    slots = [name for name in _slots(value) if not name.startswith("__") and hasattr(value, name)]
+    return [*((name, _attribute(value, name)) for name in slots), *kept.items()]
+
+
+def _attribute(value: object, name: str) -> Any:  # noqa: ANN401 - as above
+    try:
+        return getattr(value, name)
+    except Exception as error:  # noqa: BLE001 - a property, say
+        return Unreadable(message(error))
 
 
 def _slots(value: object) -> list[str]:
     named = [getattr(kind, "__slots__", ()) for kind in type(value).__mro__]
-    return [name for names in named for name in ([names] if isinstance(names, str) else names) if name[:1] != "_"]
-
-
-def _vars_of(value: object) -> dict[str, Any]:
-    """Return the attributes that an object keeps, those of its own affair left out."""
-    return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return [name for names in named for name in ([names] if isinstance(names, str) else names)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -24,6 +23,7 @@ from midrun.exception import ExceptionRecord, exception_record
 from midrun.faces import Mount, Rest
 from midrun.finite import FiniteCheck
 from midrun.fs.answers import Answers
+from midrun.fs.faults import trace
 from midrun.fs.page import Page
 from midrun.fs.verbs import Tree
 from midrun.history import History
@@ -201,7 +201,7 @@ class Run:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever becomes of one step, the loop has ended well
-            self.note_fault(traceback.format_exc().rstrip(), type(error).__name__)
+            self.note_fault(trace(error), type(error).__name__)
 
     def _stop_workers(self) -> None:
         # A disk, or a terminal, that does not answer can't be told of either: it is left to itself.
@@ -299,8 +299,8 @@ class Run:
         """Take a sample, where `batch` is the index of the batch, and show it."""
         try:
             self._sample = self.loop.sample(batch)
-        except Exception:  # noqa: BLE001 - whatever the loop's insides do, training goes on
-            self._unreadable()
+        except Exception as error:  # noqa: BLE001 - whatever the loop's insides do, training goes on
+            self._unreadable(error)
         self._stepping = None
 
     def _turn(self, batch: int | None) -> None:
@@ -321,9 +321,8 @@ class Run:
         """Show a sample where training is, after something was done to it."""
         self._turn(self.batch)
 
-    def _unreadable(self) -> None:
-        text = traceback.format_exc().rstrip()
-        self.log.alert(f"the state of the loop could not be read, and stays as it was:\n{text}", "sample")
+    def _unreadable(self, error: Exception) -> None:
+        self.log.alert(f"the state of the loop could not be read, and stays as it was:\n{trace(error)}", "sample")
 
     def raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note that the loop ends with an exception."""
@@ -344,9 +343,9 @@ class Run:
             try:
                 # The step counts from the end of its batch on.
                 taken = self.loop.sample(self.loop.batch)._replace(global_step=self._sample.global_step)
-            except Exception:  # noqa: BLE001 - as in `publish`
+            except Exception as error:  # noqa: BLE001 - as in `publish`
                 if self._stepping is stepping:
-                    self._unreadable()
+                    self._unreadable(error)
                 return self._sample
             if self._stepping is not stepping:
                 return self._sample  # The batch has ended meanwhile.

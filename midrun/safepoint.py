@@ -6,7 +6,6 @@ With nothing to do a safe point costs a look at one mark.
 from __future__ import annotations
 
 import time
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from midrun.command import Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION, Kind
 from midrun.exception import exception_record
-from midrun.fs.faults import Conflict, Fault, message
+from midrun.fs.faults import Conflict, Fault, message, trace
 from midrun.hold import Active, Caught, Gone, LetGo, is_hold
 from midrun.ledger import entry_of
 
@@ -140,17 +139,19 @@ class SafePoints:
     def hold_exception(self, error: Exception) -> None:
         """Stand still with an exception of a backward pass, until it is let go; who calls this raises it then."""
         run, holds = self._run, self._run.holds
-        if holds.stopped or self._loop.is_told_to_end:
+        if holds.stopped or self._loop.told_to_end_by is not None:
             return  # Somebody wants the run to end.
         if self.at is not None:
             return  # A command has run a backward pass of its own, and fails by it.
         run.refresh()
         began = time.time()
-        caught = holds.exception = Caught(exception_record(error, run.sample), self.place(None))
-        run.changed()
-        run.write_down()
-        run.log.alert(_standing_with(caught, run.directory), f"exception {began}")
+        caught = Caught(exception_record(error, run.sample), self.place(None))
         try:
+            holds.exception = caught
+            run.changed()
+            run.write_down()
+            run.log.alert(_standing_with(caught, run.directory), f"exception {began}")
+            run.log.note(caught.record["traceback"].rstrip())
             self._stand(caught, None)
         except BaseException as told:  # noqa: BLE001 - a Ctrl-C, say: what comes of it is the exception that is held
             caught.released_by = type(told).__name__
@@ -170,8 +171,8 @@ class SafePoints:
                         break
                     if hold.is_over:
                         return  # It was a stop.
-            if self._loop.is_told_to_end:
-                hold.released_by = "SIGTERM"
+            if (teller := self._loop.told_to_end_by) is not None:
+                hold.released_by = teller
                 return
             with suppress(Empty):
                 self._keep(self._inbox.get(timeout=_LOOK))
@@ -237,8 +238,8 @@ class SafePoints:
     def _told(self, command: Command, error: Exception) -> ErrorRecord:
         """Return why a command failed; a mistake that is not the sender's goes to the log whole."""
         if not isinstance(error, Fault):
-            text = "".join(traceback.format_exception(error)).rstrip()
-            self._run.log.alert(f"the command {command.id} ({command.kind.name}) failed:\n{text}", command.id)
+            text = f"the command {command.id} ({command.kind.name}) failed:\n{trace(error)}"
+            self._run.log.alert(text, command.id)
         return ErrorRecord(type=type(error).__name__, message=message(error))
 
     # ---- what waits

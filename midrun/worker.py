@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+
+from midrun.fs.faults import trace
 
 
 class Worker:
@@ -73,4 +74,4 @@ class Worker:
             task()
         except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception; the next task must be done
             with suppress(Exception):  # What can't be told is not told: telling that would fail as well.
-                self._broken("".join(traceback.format_exception(error)).rstrip(), type(error).__name__)
+                self._broken(trace(error), type(error).__name__)

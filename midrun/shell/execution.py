@@ -6,9 +6,11 @@ running in the background may keep its output open, and is not waited for.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -81,8 +83,7 @@ def execute(
     A script without `#!` is run by `/bin/sh`. Raises OSError where it can't be started.
     """
     began = time.monotonic()
-    with script.open("rb") as file:
-        command = [str(script)] if file.read(4).startswith(_ITSELF) else [_SHELL, str(script)]
+    command = [str(script)] if beginning(script, 4).startswith(_ITSELF) else [_SHELL, str(script)]
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         os.set_blocking(reader, False)
@@ -107,6 +108,18 @@ def execute(
         return Ended(process.returncode, time.monotonic() - began, cut_for)
     finally:
         os.close(reader)
+
+
+def beginning(script: Path, size: int) -> bytes:
+    """Return the first bytes of a script. Raises OSError where it can't be read."""
+    # It may have become a pipe by now, which would keep whoever opens it.
+    fd = os.open(script, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no file any more")
+        return os.read(fd, size)
+    finally:
+        os.close(fd)
 
 
 class _Running:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, file
 from midrun.nested import described
-from midrun.shell.execution import Ended, Waiter, execute
+from midrun.shell.execution import Ended, Waiter, beginning, execute
 from midrun.shell.payload import saved
 from midrun.shell.scripts import KINDS, NoSet, Scripts
 from midrun.shell.watch import Watch
@@ -244,7 +244,7 @@ class ShellHooks:
             directory=run.directory,
             timeout=run.config.hooks_timeout_s,
             waiter=Waiter(
-                is_told=lambda: run.loop.is_told_to_end,
+                is_told=lambda: run.loop.told_to_end_by is not None,
                 begun=lambda pid: self._begun(shown, pid),
                 line=lambda text: run.log.note(f"hook {shown}: {text}"),
             ),
@@ -326,8 +326,7 @@ def _shown(script: Path) -> str:
 def _untold(script: Path, error: OSError) -> str:
     """Return why a script could not be started: the system's words name the script, whatever it misses."""
     try:
-        with script.open("rb") as text:
-            first = text.readline(200).decode(errors="backslashreplace").rstrip("\n")
+        first = beginning(script, 200).split(b"\n")[0].decode(errors="backslashreplace")
     except OSError:
         return str(error)
     if first.startswith("#!") and first.endswith("\r"):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from midrun.fs import names
+from midrun.fs.faults import message
 from midrun.nested import LONGEST_TEXT, all_parts, description_of, insist_on_numbers
 
 MOST_BYTES = 1 << 30
@@ -32,14 +33,16 @@ def saved(arguments: Mapping[str, Any], directory: Path) -> dict[str, dict[str, 
         found[part.path] = description = description_of(part.value)
         if not isinstance(part.value, torch.Tensor | np.ndarray):
             continue
+        path = directory / names.escape(f"{part.path}.npy")
         try:
             array = array_of(part.value, left)
+            np.save(path, array, allow_pickle=False)
+        except OSError:
+            raise
         except Exception as error:  # noqa: BLE001 - a tensor may be of any library's kind, on any device
-            description["left_out"] = str(error)[:LONGEST_TEXT]
+            description["left_out"] = message(error)[:LONGEST_TEXT]
             continue
         left -= array.nbytes
-        path = directory / names.escape(f"{part.path}.npy")
-        np.save(path, array, allow_pickle=False)
         description |= {"file": str(path), "stored_as": str(array.dtype)}
     return found
 

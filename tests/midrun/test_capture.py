@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import enum
 import gc
 import io
 import json
 import weakref
 from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from midrun.capture import Keeping
 from midrun.fs.faults import Conflict
+from midrun.nested import described
 from tests.midrun.models import Staged, batches, document, only_directory, run_of, trainer
 from tests.midrun.steering import Steered, done, failed, fit, give, outcome, where
 
@@ -39,6 +43,30 @@ class Custom:
     def __init__(self, image: Tensor) -> None:
         self.image, self.names, self._cache = image, ["a", "b"], object()
         self.read = lambda: image
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Lazy(Sequence[Any]):
+    """Makes each of its rows when it is asked for it."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: Any) -> Any:
+        if index >= 3:
+            raise IndexError
+        return torch.tensor([10 * index, 10 * index + 1])
+
+
+@dataclasses.dataclass
+class Half:
+    """One of its fields can't be had."""
+
+    image: Tensor
+    lost: int = dataclasses.field(init=False)
 
 
 class Slotted:
@@ -107,6 +135,8 @@ CASES: list[tuple[Any, Any]] = [
     (np.arange(3, dtype=np.int16), torch.arange(3, dtype=torch.int16)),
     (np.float32(0.5), 0.5),
     (T.shape, (2, 3)),
+    (Path("data/one.png"), "data/one.png"),
+    (Colour.RED, "RED"),
     (range(3), [0, 1, 2]),
 ]
 
@@ -131,9 +161,9 @@ def test_what_a_batch_is_made_of_is_saved(batch: Any, expected: Any) -> None:
 def test_what_has_no_plain_form_is_left_out_with_the_reason() -> None:
     batch = Custom(T)
     loaded, left_out = kept({"own": batch, "sub": T.detach().as_subclass(Sub), "type": int, "meta": T.to("meta")})
-    assert same(loaded["own"], {"image": T, "names": ["a", "b"], "read": None})
+    assert same(loaded["own"], {"image": T, "names": ["a", "b"], "_cache": None, "read": None})
     assert loaded["sub"] is loaded["type"] is loaded["meta"] is None
-    assert set(left_out) == {"batch.own.read", "batch.sub", "batch.type", "batch.meta"}
+    assert set(left_out) == {"batch.own.read", "batch.own._cache", "batch.sub", "batch.type", "batch.meta"}
     assert "Sub" in left_out["batch.sub"]
     assert "no plain form" in left_out["batch.own.read"]
 
@@ -141,7 +171,65 @@ def test_what_has_no_plain_form_is_left_out_with_the_reason() -> None:
 def test_a_key_that_has_no_plain_form_is_left_out() -> None:
     loaded, left_out = kept({(1, 2): T, "image": T})
     assert same(loaded, {"image": T})
-    assert left_out == {"batch.(1, 2)": "its key is a tuple"}
+    assert left_out == {"batch.(1, 2)": "its key is a tuple that has no plain form"}
+
+
+def test_rows_that_are_made_when_they_are_asked_for_are_each_saved() -> None:
+    loaded, left_out = kept([Lazy(), Lazy()])
+    rows = [torch.tensor([10 * row, 10 * row + 1]) for row in range(3)]
+    assert same(loaded, [rows, rows])
+    assert left_out == {}
+
+
+@pytest.mark.parametrize("value", [b"", 1 << 3000, dt.date(2026, 1, 1)], ids=["bytes", "large", "date"])
+def test_what_could_not_be_loaded_is_left_out(value: Any) -> None:
+    loaded, left_out = kept({"image": T, "odd": value})
+    assert same(loaded, {"image": T, "odd": None})
+    assert list(left_out) == ["batch.odd"]
+    loaded, left_out = kept({"image": T, value: 1})
+    assert same(loaded, {"image": T})
+    assert list(left_out) == [f"batch.{value}"]
+
+
+def test_a_field_that_can_not_be_had_does_not_take_the_others_along() -> None:
+    loaded, left_out = kept(Half(T))
+    assert same(loaded, {"image": T, "lost": None})
+    assert list(left_out) == ["batch.lost"]
+
+
+def test_what_is_expanded_takes_no_more_room_than_it_has() -> None:
+    loaded, left_out = kept(torch.ones(3, 1, 1).expand(3, 1000, 1000))
+    assert left_out == {}
+    assert loaded.shape == (3, 1000, 1000)
+    assert bool((loaded == 1).all())
+    assert loaded.untyped_storage().nbytes() == 12
+
+
+class Unwilling:
+    """Nothing about it can be had."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_odd_parts_are_described_as_far_as_that_goes() -> None:
+    class Counted(UserDict[Any, Any]):
+        def __len__(self) -> int:
+            raise RuntimeError("no length")
+
+    class Mute(Exception):  # noqa: N818 - it says nothing
+        __str__ = Unwilling.__str__
+
+    odd = {"error": Mute(), "counted": Counted(), Unwilling(): 1, "nested": torch.nested.nested_tensor([torch.ones(2)])}
+    told = described({"batch": odd})
+    assert told["batch.error"] == {"type": "Mute", "message": "<exception str() failed>"}
+    assert told["batch.counted"] == {"type": "Counted", "message": "no length"}
+    assert told["batch.<Unwilling>"] == {"type": "int", "value": 1}
+    assert told["batch.nested"]["type"] == "Tensor"
 
 
 def test_what_is_too_deep_is_left_out_and_said_so() -> None:

@@ -410,6 +410,75 @@ def test_what_keeps_a_hold_from_standing_lets_the_exception_through(
     assert "midrun's own mistake" in (only_directory(tmp_path) / "midrun.log").read_text()
 
 
+class Hostile(Exception):  # noqa: N818 - as the others here
+    """Its traceback can't be formatted."""
+
+    @property
+    def __notes__(self) -> Any:  # type: ignore[override]  # that is what is hostile about it
+        raise ZeroDivisionError("no notes")
+
+
+class Text(str):
+    """A text that is code."""
+
+    __slots__ = ()
+
+    def __format__(self, _: str) -> str:
+        raise ZeroDivisionError("no format")
+
+
+class Speaking(Exception):  # noqa: N818 - as the others here
+    """Its message is code."""
+
+    def __str__(self) -> str:
+        return Text("speaking")
+
+
+@pytest.mark.parametrize("error", [Hostile("bad"), Speaking()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("holds", [True, False])
+def test_an_exception_that_can_not_be_told_is_raised_all_the_same(
+    tmp_path: Path, error: Exception, holds: bool
+) -> None:
+    model = Failing(break_on_backward_exception=holds)
+    model.error = error
+    if holds:
+        assert steered(model, tmp_path, lambda: release(model)) is error
+    else:
+        with pytest.raises(type(error)) as raised:
+            fit(model, tmp_path, 5)
+        assert raised.value is error
+    told = record(only_directory(tmp_path), "last-state.json")["exception"]
+    assert told["type"] == f"{__name__}.{type(error).__name__}"
+    assert "raise ctx.error" in told["traceback"]
+
+
+def test_a_backward_by_keyword_is_passed_on(tmp_path: Path) -> None:
+    class ByKeyword(Manual):
+        def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            self.trainer.strategy.backward(closure_loss=loss, optimizer=None)
+
+    model = ByKeyword()
+    model.fails_at = -1
+    model.plan[1] = lambda: model.give("save_current_loss")
+    fit(model, tmp_path, 3)
+    assert list((only_directory(tmp_path) / "artifacts/debug").glob("loss-*.pt"))
+
+
+def test_what_a_command_raises_meanwhile_does_not_come_from_the_exception(tmp_path: Path) -> None:
+    model = Failing()
+
+    def act() -> None:
+        (model.live.artifact_dir / "debug").rmdir()
+        (model.live.artifact_dir / "debug").write_text("no directory")
+        failed(model.live, give(model.live, "save_current_batch"))
+        release(model)
+
+    steered(model, tmp_path, act)
+    log = (only_directory(tmp_path) / "midrun.log").read_text()
+    assert "During handling of the above exception" not in log
+    assert "in backward\n    raise ctx.error" in log  # The traceback of the exception itself.
+
+
 def test_an_exception_of_training_step_is_not_held(tmp_path: Path) -> None:
     class Bad(Staged):
         def training_step(self, batch: Any, batch_idx: int) -> Any:

@@ -13,12 +13,44 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from midrun.finite import first_not_finite
+from midrun.finite import look_at
 from tests.midrun.models import Staged, batches, document, only_directory, run_of, trainer
 from tests.midrun.steering import Steered, aside, done, fit, give, held, let_go
 
 NAN, INF = float("nan"), float("inf")
 GOOD = torch.zeros(3)
+
+
+class Graph:
+    """A batch as libraries for graphs have it: an object that is called, and keeps what it has to itself."""
+
+    def __init__(self, x: Any) -> None:
+        self._store = {"x": x}
+
+    def __call__(self, *names: str) -> Any:
+        return [self._store[name] for name in names]
+
+
+class Failing(torch.Tensor):
+    """A tensor whose numbers can't be had, as where there is no memory for them."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.isfinite:
+            raise RuntimeError("out of memory")
+        return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]  # torch's own
+
+
+class Unnamed:
+    """A key that has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no name")
+
+
+def deep(value: Any, steps: int) -> Any:
+    """Return a value so many steps down."""
+    return deep([value], steps - 1) if steps else value
 
 
 @dataclasses.dataclass
@@ -39,6 +71,9 @@ BAD: list[tuple[Any, str]] = [
     ([GOOD, np.array([0, INF])], "batch.1"),
     ([1.0, NAN], "batch.1"),
     ([1.0, np.float32(NAN)], "batch.1"),
+    (np.array([0, NAN], dtype=np.longdouble), "batch"),
+    (np.array([0, NAN]).astype(">f8"), "batch"),
+    (Graph(torch.tensor([NAN])), "batch._store.x"),
     ([torch.tensor(NAN), torch.tensor(INF)], "batch.0"),
 ]
 FINE: list[Any] = [
@@ -55,19 +90,55 @@ FINE: list[Any] = [
 
 @pytest.mark.parametrize(("batch", "path"), BAD, ids=[str(number) for number in range(len(BAD))])
 def test_the_path_of_the_first_part_that_is_not_finite_is_found(batch: Any, path: str) -> None:
-    found = first_not_finite(batch)
-    assert found is not None
-    assert found.path == path
+    bad, unread = look_at(batch)
+    assert bad is not None
+    assert bad.path == path
+    assert unread is None
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_compressed_rows_are_looked_at_too() -> None:
-    assert first_not_finite(torch.tensor([[0, NAN]]).to_sparse_csr()) is not None
+    assert look_at(torch.tensor([[0, NAN]]).to_sparse_csr()).bad is not None
+
+
+UNREAD: list[tuple[Any, str, str]] = [
+    ([[GOOD] * 9000, [GOOD] * 9000], "batch.…", "only the first 10,000 parts"),
+    (deep(GOOD, 40), f"batch{'.0' * 24}.…", "24 steps down"),
+    ([torch.zeros(2).as_subclass(Failing), GOOD], "batch.0", "out of memory"),
+]
+
+
+@pytest.mark.parametrize(("batch", "path", "why"), UNREAD, ids=["many", "deep", "failing"])
+def test_what_could_not_be_looked_at_is_found_too(batch: Any, path: str, why: str) -> None:
+    bad, unread = look_at(batch)
+    assert bad is None
+    assert unread is not None
+    assert unread.path == path
+    assert why in unread.value.why
+
+
+def test_what_can_not_be_looked_at_does_not_hide_what_can(tmp_path: Path, warned: list[str]) -> None:
+    batch = {Unnamed(): torch.zeros(2).as_subclass(Failing), "image": torch.tensor([NAN])}
+    bad, unread = look_at(batch)
+    assert (bad and bad.path, unread and unread.path) == ("batch.image", "batch.<Unnamed>")
+
+    class Own(Steered):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step([batch["x"], batch["y"]], batch_idx)
+
+    rows = {"x": torch.zeros(4, 3), "y": torch.zeros(4, 1), "odd": torch.zeros(2).as_subclass(Failing)}
+    model = Own(dataloader_finite_check_enabled=True)
+    train(model, tmp_path, DataLoader([rows] * 2, batch_size=None))  # type: ignore[arg-type]  # a list is a data set
+    record = model.live.finite_check.record
+    assert (record["batches"], record["not_finite"], record["unread"]) == (2, 0, 2)
+    assert [text for text in warned if "can't be checked" in text] == [
+        "batch.odd can't be checked for NaN and infinity: out of memory"
+    ]
 
 
 @pytest.mark.parametrize("batch", FINE, ids=[str(number) for number in range(len(FINE))])
 def test_nothing_is_found_where_everything_is_finite(batch: Any) -> None:
-    assert first_not_finite(batch) is None
+    assert look_at(batch) == (None, None)
 
 
 def spoilt(at: dict[int, Callable[[Tensor], object]], count: int = 4) -> Any:
@@ -181,7 +252,7 @@ def test_a_batch_that_can_not_be_checked_is_told_and_training_goes_on(
     def broken(_: Any) -> Any:
         raise RuntimeError("CUDA error")
 
-    monkeypatch.setattr("midrun.finite.first_not_finite", broken)
+    monkeypatch.setattr("midrun.finite.look_at", broken)
     model = Steered(dataloader_finite_check_enabled=True)
     train(model, tmp_path, spoilt({}))
     assert model.begun == 4

@@ -435,6 +435,15 @@ def test_sigterm_leaves_a_script_a_moment_to_end_and_then_the_run_ends(
     assert "s: the run was told to end" in log_of(model.live.directory)
 
 
+def test_a_script_that_has_become_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    heavy = "hooks/heavy/on_train_batch_end.sh"
+    source = set_of(tmp_path / "set", "heavy/on_train_batch_end.sh", text="exit 0")
+    set_of(source, "light/on_train_batch_end.sh", text=f"rm {heavy}; mkfifo {heavy}; chmod +x {heavy}")
+    model = Steered(hooks_source_dir=str(source))
+    fit(model, tmp_path, 1)
+    assert "it is no file any more" in log_of(model.live.directory)
+
+
 def test_a_script_with_the_line_ends_of_windows_is_told_so(tmp_path: Path) -> None:
     source = set_of(tmp_path / "set", "light/on_train_batch_end.sh", text="#!/bin/sh\r\necho hi\r\n")
     model = Steered(hooks_source_dir=str(source))

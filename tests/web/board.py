@@ -319,7 +319,7 @@ class Board(Dir):
         self.written: list[dict[str, Any]] = []
         """The artifacts."""
         self.exception: dict[str, Any] | None = None
-        self.checked: dict[str, Any] = {"enabled": False, "hold": False, "batches": 0, "not_finite": 0}
+        self.checked: dict[str, Any] = {"enabled": False, "hold": False, "batches": 0, "not_finite": 0, "unread": 0}
         self.checked |= {"first": None, "last": None}
         self.graph: str | Later = "digraph { a -> b }"
         self.drawn = 0

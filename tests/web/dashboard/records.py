@@ -94,7 +94,7 @@ def harm(board: Board) -> None:
         for name, label in zip(HOSTILE, reversed(HOSTILE), strict=True)
     }
     board.exception = exception(TEXT)
-    board.checked = {"enabled": True, "hold": True, "batches": 1 << 50, "not_finite": 2}
+    board.checked = {"enabled": True, "hold": True, "batches": 1 << 50, "not_finite": 2, "unread": 1}
     board.checked |= {"first": finding(TEXT, stage=TEXT), "last": finding(HOSTILE[0], time=0.0)}
     board.services = {name: {"state": "failed", "reason": TEXT, "since": 0.0} for name in HOSTILE}
     board.written = [{"path": f"debug/{name}", "size": 1 << 50, "modified": 0.0} for name in HOSTILE]

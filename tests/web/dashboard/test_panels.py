@@ -115,7 +115,15 @@ def test_what_was_found_in_batches_is_told(opening: Opening, board: Board) -> No
     panel = visit.page.get_by_role("region", name="Batches")
     expect(panel).to_contain_text("Batches are not checked for NaN and infinity.")
     first = finding("batch.image")
-    board.checked = {"enabled": True, "hold": False, "batches": 1200, "not_finite": 1, "first": first, "last": first}
+    board.checked = {
+        "enabled": True,
+        "hold": False,
+        "batches": 1200,
+        "not_finite": 1,
+        "unread": 0,
+        "first": first,
+        "last": first,
+    }
     refresh(visit.page)
     expect(panel).to_contain_text("Each batch is checked for NaN and infinity.")
     expect(panel).to_contain_text("Of 1,200 that were checked, 1 had some.")

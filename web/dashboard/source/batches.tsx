@@ -66,12 +66,13 @@ export interface FiniteCheck {
   hold: boolean;
   batches: number;
   not_finite: number;
+  unread: number;
   first: Finding | null;
   last: Finding | null;
 }
 
 /** Whether batches are checked, what was found, and buttons that save what is in flight. */
-export function BatchesShown({ enabled, hold, batches, not_finite, first, last }: FiniteCheck) {
+export function BatchesShown({ enabled, hold, batches, not_finite, unread, first, last }: FiniteCheck) {
   const sending = useSending();
   const set = (body: object): void => void sending.send("control/set_dataloader_finite_check", body);
   return (
@@ -80,6 +81,7 @@ export function BatchesShown({ enabled, hold, batches, not_finite, first, last }
         {enabled ? "Each batch is checked for NaN and infinity" : "Batches are not checked for NaN and infinity"}
         {hold && ", and one that has any holds the run"}.
         {batches > 0 && ` Of ${number(batches)} that were checked, ${number(not_finite)} had some.`}
+        {unread > 0 && ` ${number(unread)} had something that could not be looked at: midrun.log says what.`}
       </p>
       {first && <Found says="First" {...first} />}
       {last && not_finite > 1 && <Found says="Last" {...last} />}
