@@ -166,10 +166,14 @@ def load(record: FaultRecord) -> Fault:
 def message(error: BaseException) -> str:
     """Return the message of any exception: its text is anybody's code, and may fail itself."""
     try:
-        # A string of its own: a class that is derived from `str` is code, too.
-        return str.__getitem__(str(error), slice(None))
+        return plain(str(error))
     except BaseException:  # noqa: BLE001 - as said
         return "<exception str() failed>"
+
+
+def plain(text: str) -> str:
+    """Return a text as a string of Python's own: a class that is derived from `str` is anybody's code, too."""
+    return str.__getitem__(text, slice(None))
 
 
 def trace(error: BaseException) -> str:

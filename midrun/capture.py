@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -72,8 +73,11 @@ class Keeping:
             return self._leave(path, message(error))
 
     def _contents(self, value: Any, path: str, above: tuple[int, ...]) -> Any:  # noqa: ANN401 - as above
-        held = {}
-        for step, part in contents(value):
+        held: dict[Any, Any] = {}
+        found = contents(value)
+        if not (found or isinstance(value, Mapping | Sequence) or is_dataclass(value)):
+            return self._leave(path, f"nothing of a {type(value).__qualname__} can be seen")
+        for step, part in found:
             if self._parts >= MOST_PARTS:
                 self._leave(path, f"only the first {MOST_PARTS:,} parts of all are kept")
                 break
@@ -93,7 +97,7 @@ class Keeping:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, np.ndarray):
-            return torch.from_numpy(np.array(value, order="C"))
+            return torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("="), order="C"))
         if isinstance(value, Unreadable):
             raise TypeError(value.why)
         plain = _stand_in(value)

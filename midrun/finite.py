@@ -182,9 +182,9 @@ def look_at(batch: Any) -> Looked:  # noqa: ANN401 - a batch may be anything
 
 def _flag(value: Any) -> torch.Tensor | Unreadable | None:  # noqa: ANN401 - as above
     """Return whether all numbers of a part are finite, once the device has it; None for what has none."""
-    if isinstance(value, Unreadable):
-        return value
     try:
+        if isinstance(value, Unreadable):
+            return value
         if isinstance(value, float | np.floating | np.complexfloating):
             return None if np.isfinite(value) else torch.tensor(False)
         if isinstance(value, np.ndarray) and value.dtype.kind in "fc":

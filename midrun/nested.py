@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from midrun.fs.faults import message
+from midrun.fs.faults import message, plain
 from midrun.sample import is_here, is_real_scalar
 
 MOST_PARTS = 10_000
 """Parts of one value that are looked at."""
 DEEPEST = 24
 """Steps to a part."""
+_MOST_BITS = 256
 LONGEST_TEXT = 1000
 """Characters of a text that are shown."""
 
@@ -99,10 +100,15 @@ def _form(value: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
             return form | ({"value": value.item()} if is_real_scalar(value) and value.device.type == "cpu" else {})
         case np.ndarray():
             return {"shape": list(value.shape), "dtype": str(value.dtype)}
-        case None | bool() | int() | float() | np.number():
+        case int() if value.bit_length() > _MOST_BITS:
+            return {"message": f"a number of {value.bit_length():,} bits"}
+        case None | bool() | int() | float():
             return {"value": value}
+        case np.number():
+            number = value.item()
+            return {"value": number} if isinstance(number, int | float) else {"message": str(value)}
         case str():
-            return {"value": value[:LONGEST_TEXT]}
+            return {"value": plain(value)[:LONGEST_TEXT]}
         case BaseException():
             return {"message": message(value)[:LONGEST_TEXT]}
         case Unreadable():
@@ -140,7 +146,7 @@ def is_container(value: object) -> bool:
 def word_of(step: object) -> str:
     """Return a step of a path as text."""
     try:
-        return str(step)
+        return plain(str(step))
     except Exception:  # noqa: BLE001 - a key is anybody's code, too
         return f"<{type(step).__name__}>"
 

@@ -102,6 +102,23 @@ def test_hooks_run_on_every_rank_where_they_are_to(root: Path) -> None:
         trainer.clean()
 
 
+def test_when_the_backward_of_a_later_rank_raises_rank_zero_does_not_stand_until_it_is_killed(root: Path) -> None:
+    trainer = Script("distributed", {"fail_at": 5, "fail_rank": 1, "workers": 0}, root)
+    run = trainer.run
+    try:
+        assert run.ended(STARTED) == 1, run.told()
+        assert "backward has failed, as the plan says" in run.err  # what rank 1 raised
+        record = run.record()
+        assert record["session"]["outcome"] == "failed"
+        # Rank zero waited for a rank that is no more. It held that, and raised it when it saw why.
+        assert "backward() raised" in run.log
+        assert "the exception is released by the end of another rank" in run.log
+        assert run.last_state()["exception"]["type"] == "RuntimeError"
+        assert run.left() == []
+    finally:
+        trainer.clean()
+
+
 def test_when_both_ranks_are_killed_nothing_is_left(run: Run) -> None:
     run.at("waiting-0", STARTED)
     run.at("waiting-1", STARTED)

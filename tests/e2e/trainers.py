@@ -45,7 +45,8 @@ wait_at
 raise_at
     Number of the training step that raises RuntimeError, or SystemExit with the code in `exit`.
 fail_at
-    Number of the training step whose backward pass raises RuntimeError, when it has come to the first layer.
+    Number of the training step whose backward pass raises RuntimeError, when it has come to the first layer;
+    on rank zero, or the one in `fail_rank`.
 spoil_at
     Number of the training step whose batch gets a NaN.
 workers
@@ -120,7 +121,7 @@ class Model(MidrunMixin, L.LightningModule):
         if plan.get("step_s"):
             time.sleep(plan["step_s"])
         loss = self._loss(batch)
-        if step == plan.get("fail_at"):
+        if step == plan.get("fail_at") and self.global_rank == plan.get("fail_rank", 0):
             next(self.net.parameters()).register_hook(_fail)  # type: ignore[no-untyped-call]  # torch's own
         self.log("train/loss", loss)
         for name, value in plan.get("metrics", {}).items():

@@ -133,6 +133,7 @@ CASES: list[tuple[Any, Any]] = [
     (Sample(T, "one"), {"image": T, "name": "one", "more": None}),
     (Slotted(T), {"image": T}),
     (np.arange(3, dtype=np.int16), torch.arange(3, dtype=torch.int16)),
+    (np.arange(3).astype(">i4"), torch.arange(3, dtype=torch.int32)),
     (np.float32(0.5), 0.5),
     (T.shape, (2, 3)),
     (Path("data/one.png"), "data/one.png"),
@@ -224,9 +225,18 @@ def test_odd_parts_are_described_as_far_as_that_goes() -> None:
     class Mute(Exception):  # noqa: N818 - it says nothing
         __str__ = Unwilling.__str__
 
-    odd = {"error": Mute(), "counted": Counted(), Unwilling(): 1, "nested": torch.nested.nested_tensor([torch.ones(2)])}
+    odd = {
+        "error": Mute(),
+        "never": np.timedelta64("NaT"),
+        "large": 1 << 9000,
+        "counted": Counted(),
+        Unwilling(): 1,
+        "nested": torch.nested.nested_tensor([torch.ones(2)]),
+    }
     told = described({"batch": odd})
     assert told["batch.error"] == {"type": "Mute", "message": "<exception str() failed>"}
+    assert told["batch.never"] == {"type": "timedelta64", "message": "NaT"}
+    assert told["batch.large"] == {"type": "int", "message": "a number of 9,001 bits"}
     assert told["batch.counted"] == {"type": "Counted", "message": "no length"}
     assert told["batch.<Unwilling>"] == {"type": "int", "value": 1}
     assert told["batch.nested"]["type"] == "Tensor"
