@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -24,6 +25,8 @@ _LONGEST_LABEL = 120
 """Bytes of a label in a file name."""
 
 _DAY = 86400.0
+_LITTLE = 1 << 20
+"""Bytes that are free on a disk that is full, all but."""
 _SHARE = 0.01
 """Of a processor: who lists thousands of files each second gets a list that is some seconds old."""
 _FAST = 0.02
@@ -137,9 +140,13 @@ class Store:
             )
             index = folder / "index.json"
             write_whole(index, render(index.name, {"artifacts": [written, *self.index(kind)["artifacts"]]}))
-        except BaseException:
+        except BaseException as error:
+            # torch has words of its own for a disk that is full, which say nothing of it.
+            is_full = isinstance(error, RuntimeError) and _is_full(folder)
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             remove(made)
+            if is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
             raise
         self.written += 1
         return {"artifact": written}
@@ -229,6 +236,11 @@ def _unused(folder: Path, stem: str, suffix: str) -> Path:
         number += 1
         path = folder / f"{stem}-{number}{ending}"
     return path
+
+
+def _is_full(folder: Path) -> bool:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < _LITTLE
 
 
 def _sync(path: Path) -> int:

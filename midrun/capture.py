@@ -214,9 +214,7 @@ def _where(run: Run) -> dict[str, Any]:
 def _save(run: Run, path: str, name: str, value: Any, **more: Any) -> None:  # noqa: ANN401 - whatever is saved
     keeping = Keeping()
     kept = keeping.keep(value, name)
-    # Into a file that is open: a disk that is full is then told as such.
-    with Path(path).open("wb") as file:
-        torch.save({**_where(run), name: kept, "left_out": keeping.left_out, **more}, file)
+    torch.save({**_where(run), name: kept, "left_out": keeping.left_out, **more}, path)
 
 
 def _optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Any]:

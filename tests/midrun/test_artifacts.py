@@ -384,6 +384,21 @@ def test_a_callback_that_fails_at_it_makes_the_command_fail_and_training_goes_on
     assert "on_save_checkpoint" in warning
 
 
+def test_a_disk_that_is_full_is_told_in_words_that_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def enforced(*_: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1216 vs 1110")
+
+    monkeypatch.setattr("midrun.capture.torch.save", enforced)
+    monkeypatch.setattr("midrun.artifacts._LITTLE", 1 << 80)
+    model = Steered()
+    sent: list[Any] = []
+    model.plan[0] = lambda: sent.append(model.give("save_current_batch"))
+    fit(model, tmp_path)
+    kind, message = failed(model.live, sent[0])
+    assert kind == "OSError"
+    assert message == f"[Errno 28] No space left on device: '{model.live.artifact_dir / 'debug'}'"
+
+
 def test_a_full_disk_makes_the_command_fail_and_training_goes_on(tmp_path: Path, warned: list[str]) -> None:
     kind, text = broken(Random(), tmp_path, plugins=[Full()])
     assert kind == "OSError"
