@@ -167,8 +167,8 @@ def write_loss(run: Run, path: str) -> None:
     loss = run.loop.flight.loss
     if loss is None:
         raise Conflict(
-            "no loss is in flight here: it is from backward() to the end of the optimizer's step; a model that"
-            " optimizes manually shows it by self.manual_backward(loss)"
+            "no loss is in flight here: it is from backward() to the end of the batch, and with manual optimization at"
+            " train_batch_end alone, where training_step returns it"
         )
     made_by = None if loss.grad_fn is None else loss.grad_fn.name()
     _save(run, path, "loss", loss, requires_grad=loss.requires_grad, grad_fn=made_by)

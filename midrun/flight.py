@@ -1,32 +1,25 @@
-"""What is in flight: the batch and the loss that training has in its hands, and a backward pass that fails.
+"""What is in flight: the batch and the loss that training has in its hands, and what a backward pass has raised.
 
-Nothing here makes any of them live longer: the batch is the one that Lightning keeps for its logging, and of the loss
-there is a weak reference.
+Nothing is kept for it, and nothing is wrapped: it is looked up when somebody wants it, the batch where Lightning has it
+for its logging, the loss in the frames of Lightning's own functions. So it costs nothing, and nothing lives longer.
 """
 
 from __future__ import annotations
 
 import sys
-import weakref
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from midrun.wrap import Wrap
+import torch
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    import torch
     from lightning.pytorch import Trainer
 
-Raised = Callable[[Exception], object]
-"""Is told of an exception, before it is raised again."""
-Inner = Callable[..., Any]
-
-_TUNERS = ("lightning.pytorch.tuner.", "pytorch_lightning.tuner.")
-"""Where Lightning trains to see whether that fails, and takes the exception."""
+_LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 
 class Flight:
@@ -41,25 +34,8 @@ class Flight:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._evaluated: Any = None
-        self._loss: Callable[[], torch.Tensor | None] = lambda: None
-        self._raised: Raised = lambda _: None
-        self._wraps: list[Wrap] = []
-
-    def watch(self, raised: Raised | None) -> None:
-        """Know the loss from now on, and tell `raised` of each exception that a backward pass raises."""
-        strategy, plugin = self._trainer.strategy, self._trainer.precision_plugin
-        # The strategy's is given the loss as it is; a GradScaler has scaled it when it comes to the plugin's.
-        self._wraps.append(Wrap(strategy, "backward", partial(self._pass, strategy.backward)))
-        if raised is not None:
-            self._raised = raised
-            self._wraps.append(Wrap(plugin, "backward", partial(self._backward, plugin.backward)))
-
-    def undo(self) -> None:
-        """Watch no more."""
-        for wrap in self._wraps:
-            wrap.undo()
-        # Whoever keeps the exception keeps this object, by its traceback, and is to keep no more of the run.
-        self._raised = lambda _: None
+        self.error: BaseException | None = None
+        """The exception that holds the run."""
 
     @contextmanager
     def at(self, batch: Any) -> Iterator[None]:  # noqa: ANN401 - a batch may be anything
@@ -69,6 +45,15 @@ class Flight:
             yield
         finally:
             self._evaluated = None
+
+    @contextmanager
+    def after(self, error: BaseException) -> Iterator[None]:
+        """Look into what an exception has left."""
+        self.error = error
+        try:
+            yield
+        finally:
+            self.error = None
 
     @property
     def batch(self) -> Any:  # noqa: ANN401 - as above
@@ -82,8 +67,18 @@ class Flight:
 
     @property
     def loss(self) -> torch.Tensor | None:
-        """The loss of the last backward pass, divided by `accumulate_grad_batches`, while Lightning keeps it."""
-        return self._loss()
+        """The loss of the batch, divided by `accumulate_grad_batches` and not multiplied by a GradScaler.
+
+        It has its graph until the end of the optimizer's step. None where Lightning has none: before the step of a
+        model that optimizes manually.
+        """
+        frames = _above(sys._getframe()) if self.error is None else _of(self.error)  # noqa: SLF001 - no other way
+        return next((loss for frame in frames if (loss := _loss_in(frame)) is not None), None)
+
+    def is_of_backward(self, error: BaseException) -> bool:
+        """Whether a backward pass has raised an exception."""
+        plugin = self._trainer.precision_plugin
+        return any(frame.f_code.co_name == "backward" and frame.f_locals.get("self") is plugin for frame in _of(error))
 
     @property
     def scales(self) -> bool:
@@ -110,29 +105,31 @@ class Flight:
             for parameter in group["params"]
         }
 
-    def _pass(self, inner: Inner, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the strategy's own
-        with suppress(TypeError):  # It is no tensor, and Lightning says so.
-            self._loss = weakref.ref(args[0] if args else kwargs.get("closure_loss"))
-        return inner(*args, **kwargs)
 
-    def _backward(self, inner: Inner, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the plugin's own
-        try:
-            return inner(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - it is raised below
-            raised = error
-        # Here it is no longer handled: what a command raises meanwhile does not come from it.
-        try:
-            if not _is_search(sys._getframe()):  # noqa: SLF001 - the way to the frames above
-                self._raised(raised)
-            raise raised
-        finally:
-            del raised  # Else it would hold itself, by its traceback and this frame.
-
-
-def _is_search(frame: FrameType | None) -> bool:
-    """Whether somebody above wants to see whether training fails: a search for the largest batch."""
+def _above(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(_TUNERS):
-            return True
+        yield frame
         frame = frame.f_back
-    return False
+
+
+def _of(error: BaseException) -> Iterator[FrameType]:
+    return (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _loss_in(frame: FrameType) -> torch.Tensor | None:
+    """Return the loss that one of Lightning's functions has in its hands."""
+    if not str(frame.f_globals.get("__name__")).startswith(_LIGHTNING):
+        return None
+    found: Any = None
+    match frame.f_code.co_name:
+        case "closure":  # of Closure, while it runs
+            found = getattr(frame.f_locals.get("step_output"), "closure_loss", None)
+        case "run":  # of the automatic optimization: its closure has run
+            closure = frame.f_locals.get("closure")
+            found = getattr(getattr(closure, "_result", None), "closure_loss", None)
+        case "manual_backward":
+            found = frame.f_locals.get("loss")
+        case "advance":  # of the epoch's loop: the batch is done
+            output = frame.f_locals.get("batch_output")
+            found = output.get("loss") if isinstance(output, dict) else None
+    return found if isinstance(found, torch.Tensor) else None

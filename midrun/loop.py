@@ -264,8 +264,7 @@ class LightningLoop:
             self.stop()
 
     def close(self) -> None:
-        """Give the Trainer back what stopping it took, and what was wrapped."""
-        self.flight.undo()
+        """Give the Trainer back what stopping it took."""
         if self._least is not None:
             self._trainer.fit_loop.min_epochs, self._trainer.fit_loop.epoch_loop.min_steps = self._least
 

@@ -146,10 +146,6 @@ class Run:
         self.hooks.start()
         if self.config.dataloader_finite_check_enabled:
             self.finite_check.set(enabled=True, hold=False)
-        holds = self.config.break_on_backward_exception
-        self.loop.flight.watch(
-            (lambda error: self._attempt(lambda: self.points.hold_exception(error))) if holds else None
-        )
         self.services["torch-debug"].turn_off("this version of midrun does not have it")
         for enabled, option, face in self._faces():
             if enabled:
@@ -325,7 +321,10 @@ class Run:
         self.log.alert(f"the state of the loop could not be read, and stays as it was:\n{trace(error)}", "sample")
 
     def raised(self, exception: BaseException, outcome: Outcome) -> None:
-        """Note that the loop ends with an exception."""
+        """Note that the loop ends with an exception. One of a backward pass holds the run before."""
+        holds = self.config.break_on_backward_exception and isinstance(exception, Exception)
+        if holds and self.loop.flight.is_of_backward(exception):
+            self._attempt(lambda: self.points.hold_exception(exception))
         self.publish(self.batch)
         self._outcome = outcome
         self._exception = exception_record(exception, self.sample)

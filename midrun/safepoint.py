@@ -136,13 +136,11 @@ class SafePoints:
         held = time.time() - active.since
         return {"held_s": held, "released_by": command.released_by, "joined_ids": active.joined_ids}
 
-    def hold_exception(self, error: Exception) -> None:
-        """Stand still with an exception of a backward pass, until it is let go; who calls this raises it then."""
+    def hold_exception(self, error: BaseException) -> None:
+        """Stand still with an exception of a backward pass that ends the loop, until it is let go."""
         run, holds = self._run, self._run.holds
         if holds.stopped or self._loop.told_to_end_by is not None:
             return  # Somebody wants the run to end.
-        if self.at is not None:
-            return  # A command has run a backward pass of its own, and fails by it.
         run.refresh()
         began = time.time()
         caught = Caught(exception_record(error, run.sample), self.place(None))
@@ -152,11 +150,11 @@ class SafePoints:
             run.write_down()
             run.log.alert(_standing_with(caught, run.directory), f"exception {began}")
             run.log.note(caught.record["traceback"].rstrip())
-            self._stand(caught, None)
+            with self._loop.flight.after(error):
+                self._stand(caught, None)
         except BaseException as told:  # noqa: BLE001 - a Ctrl-C, say: what comes of it is the exception that is held
             caught.released_by = type(told).__name__
         finally:
-            # The run's own end shows it again; who takes it, and goes on, has a run without one.
             holds.exception = None
             run.log.say(f"the exception is released by {caught.released_by} after {time.time() - began:,.0f} s")
             run.refresh()
@@ -238,6 +236,7 @@ class SafePoints:
     def _told(self, command: Command, error: Exception) -> ErrorRecord:
         """Return why a command failed; a mistake that is not the sender's goes to the log whole."""
         if not isinstance(error, Fault):
+            _part(error, self._loop.flight.error)
             text = f"the command {command.id} ({command.kind.name}) failed:\n{trace(error)}"
             self._run.log.alert(text, command.id)
         return ErrorRecord(type=type(error).__name__, message=message(error))
@@ -284,6 +283,13 @@ class SafePoints:
             self._soonest[point] = (min(known[0], step), min(known[1], epoch))
         if not command.is_scheduled and STEP in command.points:
             self._soonest["train_batch_end"] = self._soonest["train_epoch_end"] = (0, 0)
+
+
+def _part(error: BaseException, held: BaseException | None) -> None:
+    """Part an exception from the one that is held: it does not come from that, it only comes while that is handled."""
+    while error.__context__ is not None and error.__context__ is not held:
+        error = error.__context__
+    error.__context__ = None
 
 
 def _standing(active: Active, directory: Path) -> str:

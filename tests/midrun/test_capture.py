@@ -371,6 +371,38 @@ def test_the_loss_in_flight_is_saved(tmp_path: Path) -> None:
     assert saved["requires_grad"] is True
 
 
+def test_the_loss_at_the_end_of_a_batch_is_what_the_batch_has_given(tmp_path: Path) -> None:
+    model = Catching()
+    model.plan[1] = lambda: model.give("save_current_loss", {"safe_point": "train_batch_end"})
+    fit(model, tmp_path)
+    assert same(saved_of(only_directory(tmp_path), "loss")["loss"], model.seen[1][1])
+
+
+@pytest.mark.parametrize("point", ["before_optimizer_step", "train_batch_end"])
+def test_with_manual_optimization_the_loss_is_there_at_the_end_of_the_batch(tmp_path: Path, point: str) -> None:
+    class Manual(Catching):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            optimizer: Any = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            return loss
+
+    model = Manual()
+    sent: list[Any] = []
+    model.plan[1] = lambda: sent.append(model.give("save_current_loss", {"safe_point": point}))
+    fit(model, tmp_path)
+    if point == "train_batch_end":
+        assert same(saved_of(only_directory(tmp_path), "loss")["loss"], model.seen[1][1])
+    else:
+        assert "with manual optimization at train_batch_end alone" in failed(model.live, sent[0])[1]
+
+
 def test_gradients_are_saved_by_the_names_of_their_parameters(tmp_path: Path) -> None:
     gradients: dict[str, Tensor] = {}
 
@@ -483,7 +515,7 @@ def test_a_batch_and_a_loss_live_no_longer_for_midrun(tmp_path: Path) -> None:
             return loss
 
     model = Watching()
-    model.plan[1] = lambda: model.give("save_current_batch")
+    model.plan[1] = lambda: [model.give("save_current_batch"), model.give("save_current_loss")]
     fit(model, tmp_path, 4)
     assert len(alive) == 4
     assert not any(any(each) for each in alive)

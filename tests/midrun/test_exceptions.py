@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as L
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
@@ -186,13 +187,28 @@ def test_the_loss_and_the_gradients_that_a_failed_backward_came_to_can_be_saved(
     assert loss["grad_fn"] == "DivBackward0"  # by accumulate_grad_batches
 
 
-def test_without_the_option_nothing_is_wrapped_and_the_exception_is_raised_at_once(tmp_path: Path) -> None:
+def test_without_the_option_the_exception_is_raised_at_once(tmp_path: Path) -> None:
     model = Failing(break_on_backward_exception=False)
-    wrapped = []
-    model.plan[0] = lambda: wrapped.append("backward" in vars(model.trainer.precision_plugin))
     with pytest.raises(Mine):
         fit(model, tmp_path, 5)
-    assert wrapped == [False]
+    assert "held" not in (only_directory(tmp_path) / "midrun.log").read_text()
+
+
+def test_who_is_told_of_exceptions_is_told_before_the_run_is_held(tmp_path: Path) -> None:
+    told = []
+
+    class Messenger(L.Callback):
+        def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
+            told.append((str(exception), pl_module.live.status))
+
+    model = Failing()
+
+    def act() -> None:
+        assert told == [("here", "interrupted")]
+        release(model)
+
+    steered(model, tmp_path, act, callbacks=[Messenger()])
+    assert len(told) == 1
 
 
 def test_nothing_is_left_on_the_trainer_and_nothing_lives_longer(tmp_path: Path) -> None:
@@ -202,8 +218,7 @@ def test_nothing_is_left_on_the_trainer_and_nothing_lives_longer(tmp_path: Path)
         del vars(model)["live"]
     assert kept.__traceback__ is not None  # Whoever keeps the exception keeps nothing of the run by it.
     strategy = model.trainer.strategy
-    assert not {"backward", "on_exception", "teardown"} & vars(strategy).keys()
-    assert "backward" not in vars(strategy.precision_plugin)
+    assert not {"on_exception", "teardown"} & vars(strategy).keys()
     assert not runs(model)
 
 
@@ -351,23 +366,30 @@ class Manual(Failing):
         optimizer.step()
 
 
-def test_a_model_that_takes_the_exception_goes_on_after_the_hold(tmp_path: Path) -> None:
+def test_a_model_that_takes_the_exception_goes_on_and_is_not_held(tmp_path: Path) -> None:
     model = Manual()
-    seen = []
+    fit(model, tmp_path, 5)
+    assert model.begun == 5
+    assert record(only_directory(tmp_path))["session"]["outcome"] == "finished"
+    assert "held" not in (only_directory(tmp_path) / "midrun.log").read_text()
+
+
+def test_with_manual_optimization_the_loss_is_there_while_its_exception_is_held(tmp_path: Path) -> None:
+    class Letting(Manual):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            optimizer: Any = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(Failing.training_step(self, batch, batch_idx))
+            optimizer.step()
+
+    model = Letting()
 
     def act() -> None:
-        caught(model)
-        seen.append(document(model, "holds/index.json")["exception"]["message"])
+        done(model.live, give(model.live, "save_current_loss"))
         release(model)
 
-    def after() -> None:
-        seen.append(document(model, "state/exception.json") or document(model, "holds/index.json")["exception"])
-
-    model.plan[3] = after
-    with aside(model, act):
-        fit(model, tmp_path, 5)
-    assert seen == ["here", None]
-    assert record(only_directory(tmp_path))["session"]["outcome"] == "finished"
+    steered(model, tmp_path, act)
+    assert list((only_directory(tmp_path) / "artifacts/debug").glob("loss-*.pt"))
 
 
 class TooLarge(Staged):
@@ -450,18 +472,6 @@ def test_an_exception_that_can_not_be_told_is_raised_all_the_same(
     told = record(only_directory(tmp_path), "last-state.json")["exception"]
     assert told["type"] == f"{__name__}.{type(error).__name__}"
     assert "raise ctx.error" in told["traceback"]
-
-
-def test_a_backward_by_keyword_is_passed_on(tmp_path: Path) -> None:
-    class ByKeyword(Manual):
-        def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-            self.trainer.strategy.backward(closure_loss=loss, optimizer=None)
-
-    model = ByKeyword()
-    model.fails_at = -1
-    model.plan[1] = lambda: model.give("save_current_loss")
-    fit(model, tmp_path, 3)
-    assert list((only_directory(tmp_path) / "artifacts/debug").glob("loss-*.pt"))
 
 
 def test_what_a_command_raises_meanwhile_does_not_come_from_the_exception(tmp_path: Path) -> None:
