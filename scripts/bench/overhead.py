@@ -229,7 +229,7 @@ def measure(case: Case, pairs: int, folder: Path) -> tuple[list[float], float]:
 
         def ready(model: Any) -> None:  # noqa: ANN401 - Shown, which takes this function
             if case.enabled:
-                _await_faces(model)
+                await_faces(model)
             else:
                 beside.enter_context(hello(procfs))
             for kind, rate, what in case.readers:
@@ -258,7 +258,8 @@ def trainer(folder: Path) -> L.Trainer:
     )
 
 
-def _await_faces(model: Any) -> None:  # noqa: ANN401 - Shown, which takes this function
+def await_faces(model: Any) -> None:  # noqa: ANN401 - Shown, which takes this function
+    """Wait until both faces of a model's run serve."""
     services = model.midrun.run.services
     wait_for(lambda: all(services[name].state == "running" for name in ("rest", "fuse")))
 
