@@ -44,9 +44,9 @@ def test_axe_finds_nothing_wrong_whatever_is_open(opening: Opening, board: Board
     page.get_by_label("Value (needed)").fill("abc")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.locator(".command .wrong")).not_to_have_count(0)
-    card(page, "train/loss").get_by_role("button", name="Larger").click()
-    page.get_by_role("button", name="Show a live summary").click()
-    page.get_by_role("button", name="Draw the model's graph").click()
+    card(page, "train/loss").get_by_role("button", name="Larger").press("Enter")
+    page.get_by_role("button", name="Show a live summary").press("Enter")
+    page.get_by_role("button", name="Draw the model's graph").press("Enter")
     expect(page.get_by_role("img", name="Graph model/graph")).to_be_visible()
     for width in WIDTHS:
         resize(page, width)
@@ -72,9 +72,9 @@ def test_nothing_is_wider_than_the_page(opening: Opening, board: Board) -> None:
     page = visit.page
     open_all(page)
     page.get_by_label("Command", exact=True).select_option("knead")
-    page.get_by_role("button", name="Draw the model's graph").click()
+    page.get_by_role("button", name="Draw the model's graph").press("Enter")
     expect(page.get_by_role("img", name="Graph model/graph")).to_be_visible()
-    card(page, "constructor").get_by_role("button", name="Larger").click()
+    card(page, "constructor").get_by_role("button", name="Larger").press("Enter")
     for view in ("charts", "table"):
         page.get_by_label("Show").select_option(view)
         for width in (320, *WIDTHS):

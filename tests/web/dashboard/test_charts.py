@@ -81,7 +81,7 @@ def test_charts_of_odd_points_are_drawn_in_every_way(opening: Opening, board: Bo
             assert read_at(page, "fine", 1).startswith("step 3: 100")
     expect(card(page, "none").locator(".readout")).to_have_text("no points yet")
     for name in ("none", "one", "no number", "huge", "wide"):
-        card(page, name).get_by_role("button", name="Larger").click()
+        card(page, name).get_by_role("button", name="Larger").press("Enter")
         card(page, name).get_by_role("button", name="Zoom in").click()
         card(page, name).get_by_role("button", name="Fit", exact=True).click()
         painted(page)
@@ -103,7 +103,7 @@ def test_a_chart_is_zoomed_a_thousandfold_and_fitted_again(opening: Opening, boa
     page = visit.page
     expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile("20,000 points"))
     chart = card(page, "train/loss")
-    chart.get_by_role("button", name="Larger").click()
+    chart.get_by_role("button", name="Larger").press("Enter")
     assert steps_in_view(page, "train/loss") == (1, 20_000)
     for _ in range(10):
         chart.get_by_role("button", name="Zoom in").click()
@@ -163,7 +163,7 @@ def test_new_points_are_appended_in_live_mode_and_leave_a_zoom_alone(opening: Op
     page = visit.page
     described = plot(page, "train/loss")
     expect(described).to_have_attribute("aria-label", re.compile(": 1,000 points"))
-    card(page, "train/loss").get_by_role("button", name="Larger").click()
+    card(page, "train/loss").get_by_role("button", name="Larger").press("Enter")
     drag(page, "train/loss", 0.8, 0.9)
     zoomed = steps_in_view(page, "train/loss")
     page.get_by_label("Live").check()
@@ -248,7 +248,7 @@ def test_a_chosen_range_stays_when_the_chart_is_drawn_in_another_way_and_a_doubl
     page.get_by_label("Smoothing").fill("0.5")
     page.get_by_label("Log scale").check()
     page.get_by_label("Theme").select_option("dark")
-    card(page, "a").get_by_role("button", name="Larger").click()
+    card(page, "a").get_by_role("button", name="Larger").press("Enter")
     for name in ("a", "b"):
         assert steps_in_view(page, name) == pytest.approx(chosen[name], abs=3)
     card(page, "b").locator(".u-over").dblclick()

@@ -93,7 +93,7 @@ def test_a_graph_with_hostile_labels_is_a_picture_and_nothing_more(opening: Open
     board.graph = graph_of_harm()
     visit = opening(board)
     page = visit.page
-    page.get_by_role("button", name="Draw the model's graph").click()
+    page.get_by_role("button", name="Draw the model's graph").press("Enter")
     picture = page.get_by_role("img", name="Graph model/graph: ")
     expect(picture).to_be_visible()
     wait_until(lambda: picture.evaluate("(img) => img.naturalWidth") > 0)

@@ -60,7 +60,7 @@ def test_panels_show_the_nodes_that_a_run_has(opening: Opening, board: Board) ->
         ["Script", "Runs", "Failed", "Last"],
         ["light/notify.sh", "3", "0", "12.5 ms"],
     ]
-    page.get_by_role("button", name="Show a live summary").click()
+    page.get_by_role("button", name="Show a live summary").press("Enter")
     expect(page.get_by_role("region", name="model/summary-live.txt")).to_have_text("a summary of <b>it</b>\n")
     assert visit.was_clean()
 
@@ -173,7 +173,7 @@ def test_the_model_is_drawn_and_its_texts_can_be_kept(opening: Opening, board: B
     board.graph = 'digraph { a -> b [label="naïve ✓"] }'
     visit = opening(board)
     page = visit.page
-    page.get_by_role("button", name="Draw the model's graph").click()
+    page.get_by_role("button", name="Draw the model's graph").press("Enter")
     picture = page.get_by_role("img", name="Graph model/graph: 2 nodes, 1 edge")
     wait_until(lambda: picture.evaluate("(img) => img.naturalWidth") > 0)
     with page.expect_download() as downloading:
