@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,15 +141,20 @@ def _is_key(step: object) -> bool:
     return type(step) in _PLAIN and _is_loadable(step)
 
 
-@cache
+_loadable: set[torch.dtype] = set()
+"""Types that `torch.load(weights_only=True)` is known to read. One that failed once may have had another reason."""
+
+
 def _is_type_loadable(dtype: torch.dtype) -> bool:
-    saved = io.BytesIO()
-    try:
-        torch.save(torch.empty(0, dtype=dtype), saved)
-        saved.seek(0)
-        torch.load(saved, weights_only=True)
-    except Exception:  # noqa: BLE001 - whatever it is, such a file would be of no use
-        return False
+    if dtype not in _loadable:
+        saved = io.BytesIO()
+        try:
+            torch.save(torch.empty(0, dtype=dtype), saved)
+            saved.seek(0)
+            torch.load(saved, weights_only=True)
+        except Exception:  # noqa: BLE001 - whatever it is, such a file would be of no use
+            return False
+        _loadable.add(dtype)
     return True
 
 

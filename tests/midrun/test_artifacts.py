@@ -393,7 +393,11 @@ def test_a_disk_that_is_full_is_told_in_words_that_say_so(tmp_path: Path, monkey
     model = Steered()
     sent: list[Any] = []
     model.plan[0] = lambda: sent.append(model.give("save_current_batch"))
+    model.plan[1] = monkeypatch.undo
+    model.plan[2] = lambda: sent.append(model.give("save_current_batch"))
     fit(model, tmp_path)
+    done(model.live, sent[1])
+    assert torch.load(next((model.live.artifact_dir / "debug").glob("*.pt")), weights_only=True)["left_out"] == {}
     kind, message = failed(model.live, sent[0])
     assert kind == "OSError"
     assert message == f"[Errno 28] No space left on device: '{model.live.artifact_dir / 'debug'}'"
