@@ -105,12 +105,6 @@ class Form:
             arguments = self.arguments.model_validate_json(document, strict=True)
         except ValidationError as error:
             errors = [self._mistake(item) for item in error.errors(include_url=False, include_input=False)]
-            if (
-                errors[0]["loc"] == ["body"]
-                and not self.schema().get("properties")
-                and "discriminator" not in self.schema()
-            ):
-                errors[0]["msg"] = "It takes no arguments: write an empty line, or {}"
         else:
             errors = [
                 FieldError(loc=["body", *loc], msg="Member is given more than once", type="repeated")
@@ -130,6 +124,8 @@ class Form:
             loc, msg = (chosen_by,), f"{item['ctx']['tag']!r} is none of {item['ctx']['expected_tags']}"
         elif type_ == "union_tag_not_found":
             loc, msg, type_ = (chosen_by,), "Field required", "missing"
+        elif not loc and chosen_by is None and not self.schema().get("properties"):
+            msg = "It takes no arguments: write an empty line, or {}"
         elif type_ == "extra_forbidden":
             known = self._members(item["loc"][:-1])
             msg = f"Unknown member; known here: {', '.join(known) or 'none'}"

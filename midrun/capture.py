@@ -81,7 +81,7 @@ class Keeping:
                 self._leave(path, f"only the first {MOST_PARTS:,} parts of all are kept")
                 break
             below = f"{path}.{word_of(step)}"
-            if isinstance(value, Mapping) and not _is_key(step):
+            if isinstance(value, Mapping) and not _is_plain(step):
                 self._leave(below, f"its key is a {type(step).__qualname__} that has no plain form")
             else:
                 held[step] = self.keep(part, below, above)
@@ -100,7 +100,7 @@ class Keeping:
         if isinstance(value, Unreadable):
             raise TypeError(value.why)
         plain = _stand_in(value)
-        if type(plain) not in _PLAIN or not _is_loadable(plain):
+        if not _is_plain(plain):
             raise TypeError(f"a {type(value).__qualname__} like this has no plain form")
         return plain
 
@@ -130,15 +130,11 @@ def _stand_in(value: Any) -> Any:  # noqa: ANN401 - as above
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _is_loadable(plain: object) -> bool:
-    """Whether `torch.load(weights_only=True)` reads a plain value: not an empty `bytes`, not a very large number."""
-    if isinstance(plain, int):
-        return plain.bit_length() <= _MOST_BITS
-    return plain != b""
-
-
-def _is_key(step: object) -> bool:
-    return type(step) in _PLAIN and _is_loadable(step)
+def _is_plain(value: object) -> bool:
+    """Whether a value is kept as it is. Of an empty `bytes` and a very large number `torch.load` makes nothing."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return False
+    return type(value) in _PLAIN and value != b""
 
 
 _loadable: set[torch.dtype] = set()

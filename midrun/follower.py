@@ -56,7 +56,6 @@ class Follower:
         self._thread.join(_PATIENCE)
         if self._member is not None:
             self._member.stop()
-        self._loop.close()
 
     def _join(self) -> None:
         while not self._over.wait(_PAUSE):

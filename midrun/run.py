@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from midrun import records
 from midrun.artifacts import Store
@@ -41,8 +40,6 @@ from midrun.sample import NOTHING, Reading, Sample
 from midrun.services import Service, insist
 from midrun.shell.hooks import ShellHooks
 from midrun.worker import Worker
-
-T = TypeVar("T")
 
 _SERVICES = ("rest", "fuse", "watcher", "records", "spool", "history", "hooks", "torch-debug")
 _LAST_STATE_EVERY = 30.0

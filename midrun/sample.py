@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from midrun.device import HostCopy
-from midrun.fs.faults import Fault
+from midrun.fs.faults import Fault, message
 from midrun.fs.later import Later
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class Reading:
             try:
                 later.resolve(show(sample, self._values(sample)))
             except Exception as error:  # noqa: BLE001 - who waits must be told, whatever became of the device
-                later.fail(Fault(f"the values could not be read: {type(error).__name__}: {error}"))
+                later.fail(Fault(f"the values could not be read: {type(error).__name__}: {message(error)}"))
 
         self._aside(wait)
         return later

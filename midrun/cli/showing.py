@@ -148,9 +148,9 @@ def _progress(state: dict[str, Any]) -> str:
 
 
 def _pace(state: dict[str, Any]) -> str:
-    held = state.get("status") == "held"
-    if held and state.get("exception"):
+    if _is_caught(state):
         return ""  # It does not go on.
+    held = state.get("status") == "held"
     rate, left = state.get("steps_per_second"), state.get("seconds_left")
     parts = [
         f"{rate} steps/s" if rate is not None and not held else "",
@@ -209,9 +209,13 @@ def _held(hold: dict[str, Any]) -> str:
     return one_line(" ".join(filter(None, parts)))
 
 
+def _is_caught(state: dict[str, Any]) -> bool:
+    return state.get("status") == "held" and bool(state.get("exception"))
+
+
 def _caught(run: Run, state: dict[str, Any]) -> str:
     """Return how a run stands still that no hold holds, but an exception of its backward pass."""
-    if not (run.is_live and state.get("status") == "held" and state.get("exception")):
+    if not (run.is_live and _is_caught(state)):
         return ""
     return f"by the exception; to let the run end with it: midrun send {one_line(str(run.directory))} release_exception"
 

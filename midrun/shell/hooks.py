@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+from midrun.fs.faults import message
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, file
 from midrun.nested import described
 from midrun.shell.execution import Ended, Waiter, beginning, execute
 from midrun.shell.payload import saved
-from midrun.shell.scripts import KINDS, NoSet, Scripts
+from midrun.shell.scripts import KINDS, NoSet, Scripts, likest
 from midrun.shell.watch import Watch
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class ShellHooks:
 
     def _look(self) -> None:
         """Look which scripts are executable. Once there is a watch, it alone does: else two might attach the caller."""
-        enabled = self.scripts.enabled()
+        enabled, strangers = self.scripts.executable()
         if self._is_over:
             return  # The disk has kept this look for so long that the Trainer may be another run's.
         before, self._enabled = self._enabled, enabled
@@ -174,7 +175,8 @@ class ShellHooks:
             self._caller.attach()  # Again, should somebody have put the Trainer's callbacks aside meanwhile.
         if enabled != before:
             self._run.changed()
-        for script, close in self.scripts.strangers():
+        for script in strangers:
+            close = likest(script)
             hint = f"did you mean {close}?" if close else "docs/hooks.md says which there are"
             self._run.log.alert(f"hook {_shown(script)} never runs: no callback has that name; {hint}")
 
@@ -192,7 +194,7 @@ class ShellHooks:
             try:
                 trouble, seconds = self._call(script, name, arguments)
             except Exception as error:  # noqa: BLE001 - a batch is anybody's code, and the disk may be full
-                trouble, seconds = f"{type(error).__name__}: {error}", 0.0
+                trouble, seconds = f"{type(error).__name__}: {message(error)}", 0.0
             self._note(script, trouble, seconds)
         if name in enabled:
             self._run.take_drops()

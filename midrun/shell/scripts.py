@@ -82,28 +82,21 @@ class Scripts:
             self._make(path, text, made)
         write_whole(self._state, render(STATE, {"format": FORMAT, "made": dict(sorted(made.items()))}))
 
-    def strangers(self) -> list[tuple[Path, str | None]]:
-        """Return the executable scripts that no callback is called by, each with the name of one that is like it."""
-        found: list[tuple[Path, str | None]] = []
-        for kind in KINDS:
-            with suppress(OSError), os.scandir(self.directory / kind) as entries:
-                for entry in entries:
-                    name = entry.name.removesuffix(SUFFIX)
-                    if name not in ARGUMENTS and name != entry.name and _is_executable(entry):
-                        close = difflib.get_close_matches(name, ARGUMENTS, n=1)
-                        found.append((Path(entry.path), f"{close[0]}{SUFFIX}" if close else None))
-        return found
+    def executable(self) -> tuple[dict[str, list[Path]], list[Path]]:
+        """Return the scripts that are executable: by their callbacks in the order in which they run, and strangers.
 
-    def enabled(self) -> dict[str, list[Path]]:
-        """Return the scripts that are executable, by their callbacks, in the order in which they run."""
+        Those have names that are no callback's.
+        """
         found: dict[str, list[Path]] = {}
+        strangers: list[Path] = []
         for kind in KINDS:
             with suppress(OSError), os.scandir(self.directory / kind) as entries:
                 for entry in entries:
                     name = entry.name.removesuffix(SUFFIX)
-                    if name in ARGUMENTS and name != entry.name and _is_executable(entry):
-                        found.setdefault(name, []).append(Path(entry.path))
-        return found
+                    if name != entry.name and _is_executable(entry):
+                        scripts = found.setdefault(name, []) if name in ARGUMENTS else strangers
+                        scripts.append(Path(entry.path))
+        return found, strangers
 
     def _made(self) -> dict[str, str]:
         """Return the digests of the scripts that midrun has made."""
@@ -142,6 +135,12 @@ class Scripts:
                 written = aside(script)
                 shutil.copy2(os.path.join(folder, name), written)
                 written.replace(script)
+
+
+def likest(script: Path) -> str | None:
+    """Return the name of the script whose callback's name is most like a stranger's, or None where none is."""
+    close = difflib.get_close_matches(script.name.removesuffix(SUFFIX), ARGUMENTS, n=1)
+    return f"{close[0]}{SUFFIX}" if close else None
 
 
 def template(kind: Kind, name: str) -> str:

@@ -1,6 +1,7 @@
 """What the tests of the training side share: one thread of torch, and an ear for what midrun says."""
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,15 @@ def _one_thread() -> None:
 def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever a Trainer writes to the present directory is for one test.
     monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Give back the handlers that Lightning replaces when it is interrupted."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 class _Ear(logging.Handler):

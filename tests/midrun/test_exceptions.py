@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +90,7 @@ class Failing(Steered):
         return loss
 
 
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signals")
 
 
 def caught(model: Any) -> Caught:

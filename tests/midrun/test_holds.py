@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,7 @@ from tests.midrun.steering import Steered, aside, done, failed, fit, give, held,
 
 BATCH, EPOCH, VALIDATION, STEP, FIT = POINTS
 
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """Give back the handlers that Lightning replaces when it is interrupted."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signals")
 
 
 class Tunable(Steered):

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import signal
 import subprocess
 import time
 from collections import Counter
@@ -309,7 +308,7 @@ def test_a_set_of_one_s_own_is_copied_with_its_modes_and_never_over_edits(tmp_pa
     made = scripts.Scripts(tmp_path / "run")
     made.install(source)
     light = tmp_path / "run/hooks/light"
-    assert {name: [path.parent.name for path in paths] for name, paths in made.enabled().items()} == {
+    assert {name: [path.parent.name for path in paths] for name, paths in made.executable()[0].items()} == {
         "on_fit_start": ["light"],
         "on_fit_end": ["heavy"],
     }
@@ -420,18 +419,15 @@ def test_a_script_that_hangs_is_said_to_with_the_way_out_of_it(tmp_path: Path, m
     assert model.live.hooks.index()["running"] is None
 
 
+@pytest.mark.usefixtures("signals")
 def test_sigterm_leaves_a_script_a_moment_to_end_and_then_the_run_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("midrun.shell.execution._LAST_WORDS", 0.3)
     source = set_of(tmp_path / "set", "light/on_train_batch_end.sh", text="kill -TERM $PPID; sleep 1000")
     model = Steered(hooks_source_dir=str(source))
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SIGTERMException):
-            fit(model, tmp_path, 2)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(SIGTERMException):
+        fit(model, tmp_path, 2)
     assert "s: the run was told to end" in log_of(model.live.directory)
 
 
