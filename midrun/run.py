@@ -97,7 +97,8 @@ class Run:
         """Whether whoever looks may take the sample of a safe point before an optimizer step."""
         self._stepping: list[Sample] | None = None
         """While that is the last safe point: its sample, once somebody has looked."""
-        self._exception: ExceptionRecord | None = None
+        self.exception: ExceptionRecord | None = None
+        """The exception that holds the run, or has ended it."""
         self._batch_aside: int | None = None
         self._greeting = ["once"]
         """What is to be said yet: several threads may come to say it, and one takes it out."""
@@ -319,12 +320,12 @@ class Run:
 
     def raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note that the loop ends with an exception. One of a backward pass holds the run before."""
+        self.publish(self.batch)
+        record = self.exception = exception_record(exception, self.sample)
         holds = self.config.break_on_backward_exception and isinstance(exception, Exception)
         if holds and self.loop.flight.is_of_backward(exception):
-            self._attempt(lambda: self.points.hold_exception(exception))
-        self.publish(self.batch)
+            self._attempt(lambda: self.points.hold_exception(exception, record))
         self._outcome = outcome
-        self._exception = exception_record(exception, self.sample)
         self._page.bump()
 
     # ---- what the tree shows
@@ -366,12 +367,6 @@ class Run:
         """Index of the batch that is under way, or was the last; None before the first of an epoch."""
         batch = self.loop.batch
         return self.sample.batch if batch is None else batch
-
-    @property
-    def exception(self) -> ExceptionRecord | None:
-        """The exception that holds the run, or has ended it."""
-        caught = self.holds.exception
-        return self._exception if caught is None else caught.record
 
     @property
     def status(self) -> str:

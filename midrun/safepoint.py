@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from midrun.command import Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION, Kind
-from midrun.exception import exception_record
 from midrun.fs.faults import Conflict, Fault, message, trace
 from midrun.hold import Active, Caught, Gone, LetGo, is_hold
 from midrun.ledger import entry_of
 
 if TYPE_CHECKING:
+    from midrun.exception import ExceptionRecord
     from midrun.run import Run
 
 STEP = "before_optimizer_step"
@@ -136,27 +136,26 @@ class SafePoints:
         held = time.time() - active.since
         return {"held_s": held, "released_by": command.released_by, "joined_ids": active.joined_ids}
 
-    def hold_exception(self, error: BaseException) -> None:
+    def hold_exception(self, error: BaseException, record: ExceptionRecord) -> None:
         """Stand still with an exception of a backward pass that ends the loop, until it is let go."""
         run, holds = self._run, self._run.holds
         if holds.stopped or self._loop.told_to_end_by is not None:
             return  # Somebody wants the run to end.
-        run.refresh()
-        began = time.time()
-        caught = Caught(exception_record(error, run.sample), self.place(None))
+        caught = Caught(record, self.place(None))
         try:
             holds.exception = caught
             run.changed()
             run.write_down()
-            run.log.alert(_standing_with(caught, run.directory), f"exception {began}")
-            run.log.note(caught.record["traceback"].rstrip())
+            run.log.alert(_standing_with(caught, run.directory), f"exception {record['time']}")
+            run.log.note(record["traceback"].rstrip())
             with self._loop.flight.after(error):
                 self._stand(caught, None)
         except BaseException as told:  # noqa: BLE001 - a Ctrl-C, say: what comes of it is the exception that is held
             caught.released_by = type(told).__name__
         finally:
             holds.exception = None
-            run.log.say(f"the exception is released by {caught.released_by} after {time.time() - began:,.0f} s")
+            took = time.time() - record["time"]
+            run.log.say(f"the exception is released by {caught.released_by} after {took:,.0f} s")
             run.refresh()
             run.write_down()
 

@@ -421,7 +421,7 @@ def test_what_keeps_a_hold_from_standing_lets_the_exception_through(
     def broken(*_: Any) -> None:
         raise RuntimeError("midrun's own mistake")
 
-    monkeypatch.setattr("midrun.safepoint.exception_record", broken)
+    monkeypatch.setattr("midrun.safepoint.Caught", broken)
     with pytest.raises(Mine):
         fit(model, tmp_path, 5)
     assert "midrun's own mistake" in (only_directory(tmp_path) / "midrun.log").read_text()
