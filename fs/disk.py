@@ -65,11 +65,24 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def append_whole(path: Path, data: bytes) -> None:
-    """Append to a file, and return when that is on the disk. Where it fails the file ends as it did before."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def append_whole(path: Path, data: bytes, end: int | None = None) -> int:
+    """Append to a file; return where it ends then, when that is on the disk.
+
+    Where it fails, with OSError, the file ends as it did before, if the disk lets it be cut.
+
+    Parameters
+    ----------
+    end
+        Where the file ended when that was last known. What stands there, and is the beginning of `data`, is left of
+        one that failed and could not be cut off.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         start = os.fstat(fd).st_size
+        if end is not None and end < start <= end + len(data) and data.startswith(os.pread(fd, start - end, end)):
+            os.ftruncate(fd, end)
+            start = end
+        written = start + len(data)
         try:
             while data:
                 data = data[os.write(fd, data) :]
@@ -80,6 +93,7 @@ def append_whole(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 os.ftruncate(fd, start)
             raise
+        return written
     finally:
         os.close(fd)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -25,8 +24,6 @@ _LONGEST_LABEL = 120
 """Bytes of a label in a file name."""
 
 _DAY = 86400.0
-_LITTLE = 1 << 20
-"""Bytes that are free on a disk that is full, all but."""
 _SHARE = 0.01
 """Of a processor: who lists thousands of files each second gets a list that is some seconds old."""
 _FAST = 0.02
@@ -141,12 +138,10 @@ class Store:
             index = folder / "index.json"
             write_whole(index, render(index.name, {"artifacts": [written, *self.index(kind)["artifacts"]]}))
         except BaseException as error:
-            # torch has words of its own for a disk that is full, which say nothing of it.
-            is_full = isinstance(error, RuntimeError) and _is_full(folder)
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             remove(made)
-            if is_full:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+            if (reason := _disk_s_reason(error)) is not None:
+                raise reason from error
             raise
         self.written += 1
         return {"artifact": written}
@@ -238,9 +233,12 @@ def _unused(folder: Path, stem: str, suffix: str) -> Path:
     return path
 
 
-def _is_full(folder: Path) -> bool:
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize < _LITTLE
+def _disk_s_reason(error: BaseException) -> OSError | None:
+    """Return what the disk said, where torch then spoke of something else: a position in a file, say."""
+    within: BaseException | None = error if isinstance(error, RuntimeError) else None
+    while within is not None and not isinstance(within, OSError):
+        within = within.__context__
+    return within
 
 
 def _sync(path: Path) -> int:

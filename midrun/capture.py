@@ -214,7 +214,8 @@ def _where(run: Run) -> dict[str, Any]:
 def _save(run: Run, path: str, name: str, value: Any, **more: Any) -> None:  # noqa: ANN401 - whatever is saved
     keeping = Keeping()
     kept = keeping.keep(value, name)
-    torch.save({**_where(run), name: kept, "left_out": keeping.left_out, **more}, path)
+    with Path(path).open("wb") as file:  # Given a path, torch hides what the disk says.
+        torch.save({**_where(run), name: kept, "left_out": keeping.left_out, **more}, file)
 
 
 def _optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Any]:

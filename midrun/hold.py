@@ -31,10 +31,23 @@ class HoldRecord(TypedDict):
     """Holds that became due meanwhile: a release of any of them lets the run go on."""
 
 
-class Active:
+class Standing:
+    """What holds the run, from now on."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    @property
+    def held_s(self) -> float:
+        """How long it has stood, in seconds, whatever becomes of the wall clock."""
+        return time.monotonic() - self._began
+
+
+class Active(Standing):
     """The hold that is active."""
 
     def __init__(self, command: Command, place: Place) -> None:
+        super().__init__()
         self.command = command
         self.place = place
         self.since = time.time()
@@ -52,7 +65,7 @@ class Active:
         }
 
 
-class Caught:
+class Caught(Standing):
     """An exception of a backward pass that holds the run. Of the exception itself nothing is kept.
 
     Parameters
@@ -64,6 +77,7 @@ class Caught:
     """
 
     def __init__(self, record: ExceptionRecord, place: Place) -> None:
+        super().__init__()
         self.record, self.place = record, place
         self.released_by: str | None = None
         """Who has let it go."""

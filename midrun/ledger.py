@@ -95,6 +95,8 @@ class Ledger:
         self.revision = 0
         self._newest: deque[Entry] = deque(maxlen=SHOWN)
         self._owed: deque[bytes] = deque(maxlen=_OWED)
+        self._end: int | None = None
+        """Where the file ended when that was last known."""
 
     @property
     def log(self) -> ControlLog:
@@ -103,17 +105,18 @@ class Ledger:
 
     def open(self) -> None:
         """Read what earlier sessions have written; a line that a crash cut short is cut off. Raises OSError."""
+        self._end = 0
         with suppress(FileNotFoundError), self._path.open("r+b") as file:
-            size = file.seek(0, os.SEEK_END)
+            size = self._end = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL))
             tail = file.read()
             whole = tail[: tail.rfind(b"\n") + 1]
             rest = tail[len(whole) :]
             if rest and _entry(rest) is not None:
-                file.write(b"\n")  # All of it is there but its end.
+                self._end += file.write(b"\n")  # All of it is there but its end.
                 whole = tail
             elif rest:
-                file.truncate(size - len(rest))
+                self._end = file.truncate(size - len(rest))
             entries = [entry for line in whole.splitlines() if (entry := _entry(line)) is not None]
             self._newest.extend(entries)
         self.revision = max((entry["revision"] for entry in self._newest), default=0)
@@ -134,7 +137,7 @@ class Ledger:
         entry = {**entry, "revision": self.revision, "session": self._session}
         self._newest.append(entry)
         self._owed.append(f"{json.dumps(entry, ensure_ascii=False)}\n".encode(errors="backslashreplace"))
-        append_whole(self._path, b"".join(self._owed))
+        self._end = append_whole(self._path, b"".join(self._owed), self._end)
         self._owed.clear()
 
 

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import midrun
 from midrun.fs.disk import write_whole
@@ -33,6 +33,8 @@ class Session(TypedDict):
     boot_id: str
     """Identifies the boot of the host that `pid` counts in."""
     pid: int
+    born: int | None
+    """When that process began, in clock ticks since the boot: numbers are used again, and wall clocks are set."""
     started: float
     """Seconds of the wall clock, as all times here."""
     ended: float | None
@@ -41,6 +43,15 @@ class Session(TypedDict):
     """`finished`, `interrupted` or `failed`."""
     stopped_by: str | None
     """Who sent the stop that has run; None where there was none."""
+
+
+class Process(NamedTuple):
+    """What the kernel says of a process, in its `stat`: proc(5)."""
+
+    state: str
+    """A letter: `Z` or `X` is one that has ended."""
+    born: int
+    """When it began, in clock ticks since the boot."""
 
 
 class RunRecord(TypedDict):
@@ -60,10 +71,12 @@ class RunRecord(TypedDict):
 
 def new_session(started: float) -> Session:
     """Return the session of this process."""
+    own = process(os.getpid())
     return Session(
         host=socket.gethostname(),
         boot_id=boot_id(),
         pid=os.getpid(),
+        born=None if own is None else own.born,
         started=started,
         ended=None,
         outcome=None,
@@ -133,6 +146,14 @@ class Records:
         """Say that something can't be written. While one thing can't, the next reason would only follow from it."""
         if self._service.state != "failed":
             self._service.fail(reason)
+
+
+def process(pid: int) -> Process | None:
+    """Return what the kernel says of a process; None where there is none, or where that can't be known."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return Process(fields[0], int(fields[19]))
+    return None
 
 
 def boot_id() -> str:

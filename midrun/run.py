@@ -91,7 +91,7 @@ class Run:
         self.directory = Path(directory)
         self.mountpoint = Path(mountpoint(config, directory))
         self.artifact_dir = Path(os.path.abspath(config.artifact_dir or self.directory / "artifacts"))
-        self.session = records.new_session(time.time())
+        self.session, self._began = records.new_session(time.time()), time.monotonic()
         self._sample: Sample = NOTHING
         self._steady = False
         """Whether whoever looks may take the sample of a safe point before an optimizer step."""
@@ -205,7 +205,7 @@ class Run:
     def _meet(self) -> None:
         """Look, again and again for a while, whether the other ranks have told who they are."""
         met = len(self.ranks) == self._all_ranks.own["world_size"]
-        if not met and not self._over and time.time() < self.session["started"] + _MEETING:
+        if not met and not self._over and time.monotonic() < self._began + _MEETING:
             time.sleep(_MEETING_PAUSE)
             self.ranks = self._all_ranks.known()
             self._slow.put(self._meet)

@@ -5,7 +5,6 @@ With nothing to do a safe point costs a look at one mark.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty
@@ -130,11 +129,10 @@ class SafePoints:
             holds.active = None
             by = command.released_by or "midrun"
             run.queue.tell({**entry_of(command.record, "released", active.place), "source": by})
-            run.log.say(f"released by {by} after {time.time() - active.since:,.0f} s")
+            run.log.say(f"released by {by} after {active.held_s:,.0f} s")
             run.refresh()
             run.write_down()
-        held = time.time() - active.since
-        return {"held_s": held, "released_by": command.released_by, "joined_ids": active.joined_ids}
+        return {"held_s": active.held_s, "released_by": command.released_by, "joined_ids": active.joined_ids}
 
     def hold_exception(self, error: BaseException, record: ExceptionRecord) -> None:
         """Stand still with an exception of a backward pass that ends the loop, until it is let go."""
@@ -154,8 +152,7 @@ class SafePoints:
             caught.released_by = type(told).__name__
         finally:
             holds.exception = None
-            took = time.time() - record["time"]
-            run.log.say(f"the exception is released by {caught.released_by} after {took:,.0f} s")
+            run.log.say(f"the exception is released by {caught.released_by} after {caught.held_s:,.0f} s")
             run.refresh()
             run.write_down()
 

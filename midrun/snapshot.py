@@ -27,7 +27,8 @@ def write_snapshot(run: Run, path: str) -> None:
     folder = Path(path)
     folder.mkdir()
     (folder / "state.json").write_bytes(render("state.json", {"format": FORMAT, **state(run)}))
-    torch.save(random_states(), folder / "rng.pt")
+    with (folder / "rng.pt").open("wb") as file:  # Given a path, torch hides what the disk says.
+        torch.save(random_states(), file)
 
 
 def state(run: Run) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What every test may do to a process."""
+"""What every test may do to a process, and what it may expect of a machine that has other things to do."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def _threads(pid: int) -> set[str]:
         with contextlib.suppress(OSError):  # it has just ended
             found.add((thread / "stat").read_text().rpartition(")")[2].split()[0])
     return found
+
+
+def on_this_machine(seconds: float) -> float:
+    """Return what takes so many seconds on a machine with a core to spare: longer, where many share one."""
+    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    return seconds * max(1.0, max(running, os.getloadavg()[0]) / (os.cpu_count() or 1))

@@ -190,11 +190,13 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.receiving: float | None = time.monotonic()
+        self._moved = time.monotonic()
         self._share = 0
 
     def received(self, data: bytes) -> bool:
+        self._moved = time.monotonic()
         if self.receiving is None:
-            self.receiving = time.monotonic()
+            self.receiving = self._moved
         took = bool(super().received(data))
         if self.request is None:
             self.receiving = None
@@ -208,6 +210,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def send(self, data: bytes, do_close: bool = True) -> int:  # noqa: FBT001, FBT002 - waitress's signature
         # To have sent nothing is what waitress hears from a client that takes no more for now.
         sent = int(super().send(data, do_close=do_close)) if self._share > 0 else 0
+        if sent > 0:
+            self._moved = time.monotonic()
         self._share -= sent
         return sent
 
@@ -217,7 +221,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             return now - self.receiving > RECEIVE_SECONDS
         # A request that is being answered may take its time; an answer that nobody takes may not.
         resting = not self.requests or self.total_outbufs_len > 0
-        return bool(resting and time.time() - self.last_activity > IDLE_SECONDS)
+        return bool(resting and now - self._moved > IDLE_SECONDS)
 
 
 def _adjustments() -> object:

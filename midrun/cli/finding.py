@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from midrun.cli.telling import Trouble, one_line, span
 from midrun.fs import mounts
-from midrun.records import boot_id
+from midrun.records import boot_id, process
 
 DEEPEST = 8
 """How many folders down runs are searched for."""
@@ -35,8 +35,6 @@ _OWN = ("spool", "artifacts")
 """Directories of a run in which there are no runs."""
 _EMPTY = (mounts.KIND, "proc", "sysfs")
 """Kinds of mounts in which there are no runs."""
-_SLACK = 60.0
-"""Seconds that two clocks of one host may differ by."""
 _FLOCK = "hhqqi"
 """`struct flock`, as the kernel has it on 64 bits."""
 
@@ -172,7 +170,7 @@ def _life(directory: Path, session: dict[str, Any], last: dict[str, Any]) -> tup
         return "ended", one_line(f"{session.get('outcome') or 'ended'}{f', stopped by {by}' if by else ''}")
     pid, host = session.get("pid"), one_line(str(session.get("host")))
     if boot_id() and session.get("boot_id") == boot_id():
-        if isinstance(pid, int) and _is_process(pid, _number(session.get("started")) or 0.0):
+        if isinstance(pid, int) and _is_process(pid, session.get("born")):
             return "live", f"process {pid} lives"
         # It may be hidden from us, as in another container.
         if _is_owned(directory / "spool" / "lock"):
@@ -187,16 +185,10 @@ def _life(directory: Path, session: dict[str, Any], last: dict[str, Any]) -> tup
     return "gone", f"host {host} has not written last-state.json for {span(silence)}"
 
 
-def _is_process(pid: int, started: float) -> bool:
-    """Whether a process lives that was there at a time: numbers are used again."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        kernel = Path("/proc/stat").read_text().split()
-        booted = int(kernel[kernel.index("btime") + 1])
-        born = booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return False
-    return fields[0] not in {"Z", "X"} and born <= started + _SLACK
+def _is_process(pid: int, born: object) -> bool:
+    """Whether a process lives that began then: numbers are used again."""
+    found = process(pid)
+    return found is not None and found.state not in {"Z", "X"} and found.born == born
 
 
 def _is_owned(lock: Path) -> bool:

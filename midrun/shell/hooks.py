@@ -126,6 +126,7 @@ class ShellHooks:
         self._records: dict[str, ScriptRecord] = {}
         self._caller = run.loop.caller(self.call)
         self._running: Running | None = None
+        self._began = 0.0
         self._watch: Watch | None = None
         self._is_over = False
 
@@ -253,7 +254,7 @@ class ShellHooks:
         )
 
     def _begun(self, shown: str, pid: int) -> None:
-        self._running = Running(script=shown, since=time.time(), pid=pid)
+        self._began, self._running = time.monotonic(), Running(script=shown, since=time.time(), pid=pid)
 
     def _note(self, script: Path, trouble: str, seconds: float) -> None:
         self._running = None
@@ -297,7 +298,7 @@ class ShellHooks:
             for name, script in index["scripts"].items()
             if script["is_failing"]
         ]
-        if running is not None and time.time() - running["since"] > _LONG:
+        if running is not None and time.monotonic() - self._began > _LONG:
             since = time.strftime("%H:%M:%S", time.localtime(running["since"]))
             how = f"kill -- -{running['pid']}"
             told.append(f"training waits for the hook {running['script']} since {since}; to end that script: {how}")

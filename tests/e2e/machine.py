@@ -37,12 +37,6 @@ def wait_for(condition: Callable[[], T | None], what: str, seconds: float = PATI
     return value
 
 
-def on_this_machine(seconds: float) -> float:
-    """Return what takes so many seconds on a machine with a core to spare: longer, where many share one."""
-    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
-    return seconds * max(1.0, max(running, os.getloadavg()[0]) / (os.cpu_count() or 1))
-
-
 def sh(*command: str | Path, seconds: float = PATIENCE, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program to its end. One that hangs is killed and not waited for: a dead mount may never let go of it."""
     process = subprocess.Popen(

@@ -55,14 +55,16 @@ class Codes(Protocol):
 class Script:
     """A trainer that is started as a user starts one: a program of `trainers`, in a fresh interpreter."""
 
-    def __init__(self, program: str, plan: dict[str, Any], root: Path) -> None:
+    def __init__(
+        self, program: str, plan: dict[str, Any], root: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
         plan = {"root": str(root), **plan}
         plan["midrun"] = {"rest_port": free_port(), **plan.get("midrun", {})}
         with (root / "out").open("wb") as out, (root / "err").open("wb") as err:
             self._process = subprocess.Popen(
                 [sys.executable, str(PROGRAMS), program, json.dumps(plan)],
                 cwd=root,
-                env={**os.environ, **_SINGLE},
+                env={**os.environ, **_SINGLE, **(environ or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from midrun.records import boot_id
+from midrun import records
 
 PLACES = ("new", "queued", "executing", "done", "rejected", "holds")
 
@@ -42,7 +41,7 @@ def made_up(directory: Path, *, session: dict[str, Any] | None = None, **last: A
     for place in PLACES:
         (directory / "spool" / place).mkdir(parents=True)
     now = time.time()
-    here = {"host": "here", "boot_id": boot_id(), "pid": os.getpid(), "started": now, "ended": None, "outcome": None}
+    here = {**records.new_session(now), "host": "here"}
     record = {
         "format": "midrun.run/1",
         "run_id": directory.name,

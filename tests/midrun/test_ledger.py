@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -232,6 +234,44 @@ def test_no_line_that_was_added_is_lost_by_kill_and_none_is_torn(tmp_path: Path,
             assert found == list(range(1, len(found) + 1))
             assert added <= len(found)
     assert added > times(500)
+
+
+@pytest.mark.parametrize("written", ["nothing", "a part", "all"])
+def test_a_line_that_the_disk_has_taken_and_not_kept_stands_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def writes(fd: int, data: bytes) -> None:
+        write(fd, data[: 10 if written == "a part" else 0])
+        fails()
+
+    write = os.write
+    path = tmp_path / "log"
+    ledger = opened(path)
+    ledger.add(entry())
+    with monkeypatch.context() as disk:
+        # It can't be cut off either.
+        disk.setattr(os, "ftruncate", fails)
+        disk.setattr(os, "fsync", fails)
+        if written != "all":
+            disk.setattr(os, "write", writes)
+        for _ in range(2):
+            with pytest.raises(OSError, match="Input/output"):
+                ledger.add(entry())
+    ledger.add(entry())
+    assert [_entry_of(line) for line in path.read_bytes().splitlines(keepends=True)] == [1, 2, 3, 4]
+
+
+def test_what_others_have_put_into_the_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    ledger = opened(path)
+    ledger.add(entry())
+    with path.open("a") as others:
+        others.write("{}\n")
+    ledger.add(entry())
+    assert [line == b"{}" for line in path.read_bytes().splitlines()] == [False, True, False]
 
 
 def _entry_of(line: bytes) -> int:
