@@ -5,13 +5,24 @@ from typing import Any
 
 import pytest
 
+LONG = 10.0
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="repeat things as often as it takes to believe them")
+    parser.addoption(
+        "--times", type=float, default=1.0, metavar="N", help="repeat what is repeated N times as often as usual"
+    )
+    parser.addoption(
+        "--long",
+        action="store_const",
+        const=LONG,
+        dest="times",
+        help=f"the same as --times {LONG:g}: as often as it takes to believe it",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--long"):
+    if config.getoption("times") >= LONG:
         return
     too_long = [item for item in items if item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=too_long)
@@ -20,9 +31,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def times(pytestconfig: pytest.Config) -> Callable[[int], int]:
-    """Say how often to repeat: as often as asked under --long, a tenth of that otherwise."""
-    long = bool(pytestconfig.getoption("--long"))
-    return lambda full: full if long else max(1, full // 10)
+    """Say how often to repeat: as often as asked under --long, a tenth of that as a rule, more under --times."""
+    share = float(pytestconfig.getoption("times")) / LONG
+    return lambda full: max(1, int(full * share))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,8 @@ pytestmark = pytest.mark.mount
 GONE_SECONDS = 1.0
 """Seconds after a trainer's death in which mount, port and face processes are gone."""
 STALL_SECONDS = 0.2
+_PIDFD_GETFD = 438
+"""Number of the system call, the same on every machine."""
 RESTART_SECONDS = 20.0
 
 
@@ -100,6 +105,84 @@ def test_a_killed_face_is_started_again_and_training_is_untouched(start: Start, 
     assert run.left() == []
     assert run.log.count("its process ended and is started again") == 1
     assert run.log.count("WARNING") == 1
+
+
+def test_faces_killed_at_random_moments_while_they_are_read_leave_training_untouched_and_no_mount(
+    start: Start, report: Report, times: Callable[[int], int]
+) -> None:
+    chance = random.Random(5)  # noqa: S311 - no secret
+    deadline, kills, runs, gaps = time.monotonic() + times(60), 0, 0, []
+    while time.monotonic() < deadline or runs < 2:
+        run = start(until=True, step_s=0.002)
+        run.at("steps")  # A training step that waits for nobody has been made.
+        state = run.procfs / "state"
+        reads = (
+            f"while :; do cat {state}/index.json {state}/global-step; ls -l {state}; done",
+            f"while :; do curl -s http://127.0.0.1:{run.first_port}/run; done",
+        )
+        readers = [
+            subprocess.Popen(["bash", "-c", loop], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for loop in reads
+        ]
+        try:
+            # Five of one face are endured; some are killed before they serve.
+            for module in chance.sample([MOUNT] * 5 + [WEB] * 5, chance.randrange(2, 10)):
+                time.sleep(chance.uniform(0, 0.4))  # the moment is the point
+                if (face := run.face(module)) is not None:
+                    os.kill(face, signal.SIGKILL)
+                    kills += 1
+        finally:
+            for reader in readers:
+                reader.kill()
+                reader.wait()
+        if runs % 2:
+            # A mount that is killed together with its trainer is left to the next run: see the tests beside.
+            wait_for(lambda run=run: _reads(run), "the mount serves", RESTART_SECONDS)  # type: ignore[misc]  # a default
+            run.signal(signal.SIGKILL)
+            assert run.ended() == -signal.SIGKILL
+        else:
+            run.enough()
+            assert run.ended() == 0, run.told()
+            gaps.append(run.mark("gap"))
+        run.gone()
+        runs += 1
+    report("runs", runs)
+    report("faces killed", kills)
+    report("longest time between two steps", max(gaps))
+    assert max(gaps) < on_this_machine(1)
+
+
+def test_a_face_that_answers_garbage_is_started_again_and_nobody_else_notices(start: Start) -> None:
+    run = start(until=True, step_s=0.002).live()
+    for module, other in ((WEB, MOUNT), (MOUNT, WEB)):
+        face, beside = run.face(module), run.face(other)
+        assert face is not None
+        with wire_of(face) as wire:
+            # A header that announces more than there can be, as a face that has lost its place in the stream sends.
+            wire.sendall(b"\xff" * 64)
+        wait_for(lambda module=module, face=face: run.face(module) not in {None, face}, "there is a new face")  # type: ignore[misc]  # defaults
+        run.live()
+        assert run.face(other) == beside
+    run.passes(20)
+    run.enough()
+    assert run.ended() == 0, run.told()
+    assert run.mark("gap") < on_this_machine(1)
+    assert run.left() == []
+    assert "Traceback" not in run.err
+
+
+@contextlib.contextmanager
+def wire_of(face: int) -> Iterator[socket.socket]:
+    """Have the face's end of its wire."""
+    handed = json.loads(Path(f"/proc/{face}/cmdline").read_bytes().split(b"\0")[-2])
+    pidfd = os.pidfd_open(face)
+    try:
+        fd = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, pidfd, handed["wire"], 0)
+        assert fd >= 0, os.strerror(ctypes.get_errno())
+        with socket.socket(fileno=fd) as wire:
+            yield wire
+    finally:
+        os.close(pidfd)
 
 
 def test_signals_that_come_to_a_whole_job_do_not_end_a_face(start: Start) -> None:
