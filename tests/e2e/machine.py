@@ -136,6 +136,24 @@ def end(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
+# ---- files
+
+
+def shown(directory: Path, pattern: str) -> Iterator[Path]:
+    """Return the files below a directory that somebody may look at: what is being made has a name with a dot."""
+    for path in directory.rglob(pattern):
+        if not any(part.startswith(".") for part in path.relative_to(directory).parts):
+            yield path
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file is whole."""
+    with contextlib.suppress(ValueError):
+        json.loads(path.read_bytes())
+        return True
+    return False
+
+
 # ---- mounts
 
 

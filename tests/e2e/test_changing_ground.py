@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Report
-from tests.e2e.machine import output, wait_for
+from tests.e2e.machine import is_json, output, shown, wait_for
 from tests.e2e.runs import Run, Script
 from tests.e2e.shim import Shim
 
@@ -158,9 +158,8 @@ def test_on_a_disk_that_fails_now_and_then_no_command_is_lost_or_done_twice(
     told = [json.loads(line) for line in (run.directory / "control-log.jsonl").read_text().splitlines()]
     done = [line["id"] for line in told if line["event"] in {"done", "failed"}]
     assert len({*done}) == len(done), "each is told once"
-    for path in run.directory.rglob("*.json"):
-        if not any(part.startswith(".") for part in path.relative_to(run.directory).parts):
-            json.loads(path.read_bytes())
+    for path in shown(run.directory, "*.json"):
+        assert is_json(path), (path, path.read_bytes())
     report("commands", len(records))
     report("changes to the disk that failed", shim.failures)
 

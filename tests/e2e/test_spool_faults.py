@@ -24,7 +24,7 @@ import pytest
 from midrun.fs.spool import STATES, Spool
 from tests.e2e import spooling
 from tests.e2e.conftest import Report, Start
-from tests.e2e.machine import output, wait_for
+from tests.e2e.machine import is_json, output, shown, wait_for
 from tests.e2e.runs import REPOSITORY, Run
 
 QUIET = {"rest_enabled": False, "fuse_enabled": False}
@@ -378,9 +378,9 @@ def test_killed_at_any_moment_a_run_loses_nothing_and_does_nothing_twice(
 
 
 def _assert_nothing_is_torn(directory: Path) -> None:
-    for path in directory.rglob("*.json"):
-        if not path.name.startswith(".") and "new" not in path.parts:
-            json.loads(path.read_bytes())
+    for path in shown(directory, "*.json"):
+        if "new" not in path.parts:
+            assert is_json(path), (path, path.read_bytes())
     data = (directory / "control-log.jsonl").read_bytes() if (directory / "control-log.jsonl").exists() else b""
     for line in data.splitlines():
         json.loads(line)
