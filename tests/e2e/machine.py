@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -88,14 +88,24 @@ def faces_of(trainer: int) -> dict[int, str]:
     """Return the living face processes of a trainer, and the module that each runs."""
     found = {}
     for pid in _pids():
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            if len(words) > 4 and "midrun.fs.birth" in "".join(words[:5]) and alive(pid):
-                handed = json.loads(words[-2])
-                # Faces of other versions of midrun may run here too.
-                if handed.get("trainer_pid") == trainer:
-                    found[pid] = handed["module"]
+        # Faces of other versions of midrun may run here too.
+        if (handed := _handed(pid)) is not None and handed.get("trainer_pid") == trainer:
+            found[pid] = str(handed["module"])
     return found
+
+
+def is_face(pid: int) -> bool:
+    """Whether a process lives and is a face: numbers are used again."""
+    return _handed(pid) is not None
+
+
+def _handed(pid: int) -> dict[str, Any] | None:
+    """Return what a face was handed when it was started, or None for what is no living face."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        if len(words) > 4 and "midrun.fs.birth" in "".join(words[:5]) and alive(pid):
+            return dict(json.loads(words[-2]))
+    return None
 
 
 def session_of(leader: int) -> list[int]:

@@ -27,6 +27,7 @@ from tests.e2e.machine import (
     free_port,
     holders,
     inside,
+    is_face,
     mounts,
     output,
     session_of,
@@ -115,7 +116,9 @@ class Forge:
             "ground": how.get("ground", {}),
         }
         self._socket.sendall(f"{json.dumps(asked)}\n".encode())
-        run = Run(self, self._hear("started"), root, port["rest_port"], plan)
+        pid = self._hear("started")
+        self._codes.pop(pid, None)  # of an earlier trainer: numbers are used again
+        run = Run(self, pid, root, port["rest_port"], plan)
         self.started.append(run)
         return run
 
@@ -380,11 +383,11 @@ class Run:
     def left(self) -> list[str]:
         """Return what is left of midrun in this run: mounts, face processes, a port."""
         found = [f"mount {place}" for place in mounts(self.root)]
-        found += [f"face {pid}" for pid in sorted(self.faces_seen) if alive(pid)]
+        found += [f"face {pid}" for pid in sorted(self.faces_seen) if is_face(pid)]
         if found:
             return found  # The rest takes long to look for.
         ours = {*self.faces(), *session_of(self.pid)}
-        found += [f"face {pid}" for pid in sorted(self.faces_seen) if alive(pid)]
+        found += [f"face {pid}" for pid in sorted(self.faces_seen) if is_face(pid)]
         found += [f"port {port}" for port in sorted(self.ports_seen) if ours & holders(port)]
         return found
 
