@@ -84,8 +84,8 @@ class Kind:
 
     @property
     def doc(self) -> str:
-        """What it does."""
-        return inspect.getdoc(type(self)) or ""
+        """What it does; a docstring that it inherits says what another kind does."""
+        return inspect.cleandoc(type(self).__doc__ or "")
 
     def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Raise a `Fault` when arguments that are no mistake in themselves can't be done in this run."""

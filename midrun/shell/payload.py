@@ -59,7 +59,9 @@ def array_of(value: torch.Tensor | np.ndarray, most: int) -> np.ndarray:
     else:
         insist_on_numbers(value, torch.strided)
     if value.nbytes > most:
-        raise ValueError(f"its {value.nbytes} bytes are over the limit of {MOST_BYTES} for one callback")
+        raise ValueError(
+            f"it has {value.nbytes} bytes, and {most} are left of the {MOST_BYTES} that are saved for one callback"
+        )
     if isinstance(value, np.ndarray):
         return value
     dense = value.detach().resolve_conj().resolve_neg()

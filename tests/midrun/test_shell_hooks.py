@@ -25,6 +25,7 @@ from midrun.callbacks import ARGUMENTS, UNSERVED
 from midrun.safepoint import STEP
 from midrun.shell import scripts
 from midrun.shell.hooks import FAILING
+from midrun.shell.payload import array_of
 from midrun.shell.watch import Watch
 from tests.midrun.models import Staged, batches, document, left_as_it_was, only_directory, trainer
 from tests.midrun.steering import Steered, aside, fit, until
@@ -503,3 +504,10 @@ def test_the_page_on_hooks_names_each_callback_that_has_no_script(tmp_path: Path
     callbacks = {name for name in vars(L.Callback) if not name.startswith("_") and callable(getattr(L.Callback, name))}
     assert callbacks == {*ARGUMENTS, *UNSERVED}
     assert all(f"`{name}`" in page for name in UNSERVED)
+
+
+def test_a_tensor_for_which_there_is_no_room_says_how_much_is_left() -> None:
+    for value in (torch.zeros(100), np.zeros(100, dtype=np.float32)):
+        with pytest.raises(ValueError, match="it has 400 bytes, and 399 are left of the 1073741824 that are saved"):
+            array_of(value, 399)
+        assert array_of(value, 400).nbytes == 400
