@@ -67,6 +67,7 @@ class Written(TypedDict):
     global_step: int
     epoch: int
     time: float
+    """When it was there, whole. Seconds since 1970."""
 
 
 class WrittenIndex(TypedDict):
@@ -94,7 +95,7 @@ class Store:
 
     def write(
         self,
-        kind: str,
+        folder: str,
         write: Callable[[str], object],
         command: Command,
         label: str | None,
@@ -106,23 +107,23 @@ class Store:
 
         Parameters
         ----------
-        kind
+        folder
             The directory that it goes to, below the artifact directory.
         label, word, suffix
             What its name has behind and before the epoch and step, and at the end.
         """
-        folder = self.directory / kind
-        folder.mkdir(parents=True, exist_ok=True)
+        into = self.directory / folder
+        into.mkdir(parents=True, exist_ok=True)
         place = self._run.points.place(None)
         where = f"epoch={place['epoch']}-step={place['global_step']}{_tail(label)}"
-        path = _unused(folder, f"{word}-{where}" if word else where, suffix)
+        path = _unused(into, f"{word}-{where}" if word else where, suffix)
         made = aside(path)
         try:
             write(str(made))
             size = _sync(made)
             made.rename(path)
             made = path
-            sync_directory(folder)
+            sync_directory(into)
             written = Written(
                 id=path.name,
                 path=str(path),
@@ -130,13 +131,13 @@ class Store:
                 label=label,
                 kind=command.record["kind"],
                 command=command.id,
-                control_revision=self._run.queue.ledger.revision,
+                control_revision=self._run.queue.control_log.revision,
                 global_step=place["global_step"],
                 epoch=place["epoch"],
                 time=time.time(),
             )
-            index = folder / "index.json"
-            write_whole(index, render(index.name, {"artifacts": [written, *self.index(kind)["artifacts"]]}))
+            index = into / "index.json"
+            write_whole(index, render(index.name, {"artifacts": [written, *self.index(folder)["artifacts"]]}))
         except BaseException as error:
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             remove(made)
@@ -148,14 +149,14 @@ class Store:
 
     def sweep(self) -> None:
         """Remove what a process that was killed has left half written; none takes a day to write."""
-        for kind in ARTIFACTS:
+        for folder in ARTIFACTS:
             with suppress(OSError, ValueError):
-                sweep(self.directory / kind, older=_DAY, folders=True)
+                sweep(self.directory / folder, older=_DAY, folders=True)
 
-    def index(self, kind: str) -> WrittenIndex:
+    def index(self, folder: str) -> WrittenIndex:
         """Return what is in the index; a file that is no index is none."""
         try:
-            index = json.loads((self.directory / kind / "index.json").read_bytes())
+            index = json.loads((self.directory / folder / "index.json").read_bytes())
             return WrittenIndex(artifacts=[dict(item) for item in index["artifacts"]])  # type: ignore[misc]  # as written
         except (OSError, ValueError, KeyError, TypeError):
             return WrittenIndex(artifacts=[])

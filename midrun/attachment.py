@@ -156,7 +156,7 @@ class Attachment:
         run.start()
         self.quicken(module)
         # Lightning calls all callbacks' before the model's own, in which the run begins.
-        run.hooks.call("setup", {"stage": stage})
+        run.shell_hooks.call("setup", {"stage": stage})
 
     def _follow(self, trainer: Trainer, module: LightningModule, ranks: Ranks) -> None:
         """Do what a later rank does: run the shell hooks, where it is to."""
@@ -192,8 +192,8 @@ class Attachment:
             finally:
                 self._port = run.rest.port
 
-    def _tell(self, message: str, kind: str | None = None) -> None:
+    def _tell(self, message: str, once: str | None = None) -> None:
         if self.run is not None:
-            self.run.log.alert(message, kind)
+            self.run.log.alert(message, once)
         else:
             tell(logging.WARNING, message)

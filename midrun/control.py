@@ -33,6 +33,7 @@ class ErrorEntry(TypedDict):
     """A write that was refused."""
 
     time: float
+    """When that was. Seconds since 1970."""
     path: str
     face: str
     text: str

@@ -21,6 +21,7 @@ class ExceptionRecord(TypedDict):
     epoch: int
     batch: int | None
     time: float
+    """When it was raised. Seconds since 1970."""
 
 
 def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecord:

@@ -39,6 +39,7 @@ class Finding(TypedDict):
     epoch: int
     batch: int | None
     time: float
+    """When it was found. Seconds since 1970."""
 
 
 class FiniteRecord(TypedDict):

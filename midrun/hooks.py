@@ -23,8 +23,8 @@ SAFE_POINTS = {"on_before_optimizer_step": "begin_step", "on_train_batch_end": "
 PARTS = {
     "on_train_epoch_start": "begin_epoch",
     **SAFE_POINTS,
-    "on_validation_start": "set_aside",
-    "on_validation_end": "take_up",
+    "on_validation_start": "enter_validation",
+    "on_validation_end": "leave_validation",
     "on_validation_batch_end": "end_evaluation_batch",
     "on_test_batch_end": "end_evaluation_batch",
     "on_predict_batch_end": "end_evaluation_batch",

@@ -80,7 +80,7 @@ class Loop(Protocol):
         """Epochs completed."""
 
     @property
-    def fits(self) -> bool:
+    def is_fitting(self) -> bool:
         """Whether it trains, or validates within training."""
 
     @property
@@ -99,7 +99,7 @@ class Loop(Protocol):
         """What has told the process to end: a signal, say."""
 
     @property
-    def halts(self) -> bool:
+    def ends_after_batch(self) -> bool:
         """Whether the end of this batch is the end of the stage."""
 
     @property
@@ -109,7 +109,7 @@ class Loop(Protocol):
     def stop(self) -> None:
         """Have the loop end cleanly, soon."""
 
-    def insist(self) -> None:
+    def stop_again(self) -> None:
         """Have a loop that was told to end and has forgotten it end all the same."""
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class LightningLoop:
         self._named: list[tuple[dict[str, Any], tuple[str, ...]]] = []
         self._least: tuple[Any, Any] | None = None
         """The least numbers of epochs and steps, once the loop was stopped before."""
-        self.halts = False
+        self.ends_after_batch = False
         """Whether the end of this batch is the end of the stage."""
 
     @property
@@ -214,7 +214,7 @@ class LightningLoop:
         return self._epochs.completed
 
     @property
-    def fits(self) -> bool:
+    def is_fitting(self) -> bool:
         """Whether it trains, or validates within training."""
         return bool(self._trainer.state.fn == "fit")
 
@@ -256,11 +256,11 @@ class LightningLoop:
         self._trainer.should_stop = True
         # Else it would go on until these are reached: who asks a run to stop means now.
         fit_loop.min_epochs, fit_loop.epoch_loop.min_steps = 0, None
-        self.halts = not self.fits
+        self.ends_after_batch = not self.is_fitting
 
-    def insist(self) -> None:
+    def stop_again(self) -> None:
         """Have a loop that was told to end and has forgotten it end all the same: a tuner resets its Trainer."""
-        if self._least is not None and self.fits and not self._trainer.should_stop:
+        if self._least is not None and self.is_fitting and not self._trainer.should_stop:
             self.stop()
 
     def close(self) -> None:

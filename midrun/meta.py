@@ -33,9 +33,9 @@ class Meta(Dir):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.rest = Rest(run)
+        self.rest = RestAddress(run)
         self.torch_debug = TorchDebug()
-        self.ranks = Ranks(run)
+        self.ranks = RankFiles(run)
 
     @file("run-id")
     def run_id(self) -> str:
@@ -64,7 +64,7 @@ class Meta(Dir):
 
     @file("started")
     def started(self) -> float:
-        """When this session of the run started, in seconds since 1970."""
+        """When this session of the run started. Seconds since 1970."""
         return self._run.session["started"]
 
     @file("versions.json")
@@ -82,7 +82,7 @@ class Meta(Dir):
         )
 
 
-class Rest(Dir):
+class RestAddress(Dir):
     """The REST API's address; empty files when it does not run, `state/services.json` says why."""
 
     def __init__(self, run: Run) -> None:
@@ -108,7 +108,7 @@ class TorchDebug(Dir):
         return None
 
 
-class Ranks(Dir):
+class RankFiles(Dir):
     """The processes that train: one file for each rank, `0.json` first."""
 
     placeholder = "<rank>.json"

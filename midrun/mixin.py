@@ -154,7 +154,7 @@ def _guard(cls: type, name: str) -> None:
             part(self, *args, **kwargs)
         elif outermost and name in SAFE_POINTS and attachment.run is not None:
             # What the override has logged after midrun's part is this batch's too.
-            attachment.run.logged()
+            attachment.run.resample()
         return result
 
     vars(guarded)["is_midruns"] = True

@@ -92,7 +92,7 @@ def reset_momentum(optimizers: Sequence[Optimizer], *, optimizer: int | None = N
     if not having:
         found = "; ".join(f"optimizer {one['optimizer']} ({one['name']}) has {one['found']}" for one in without)
         raise Refused(
-            f"There is no momentum to reset: {found}. Momentum is what is kept as {' or '.join(_FIRST_MOMENTS)}."
+            f"there is no momentum to reset: {found}; momentum is what is kept as {' or '.join(_FIRST_MOMENTS)}"
         )
     resets: list[Reset] = []
     with torch.no_grad():

@@ -46,7 +46,7 @@ class OptionReport(TypedDict):
     notes: list[str]
 
 
-class _Move(NamedTuple):
+class _OptionMove(NamedTuple):
     """The option of one group and its new value."""
 
     number: int
@@ -86,7 +86,9 @@ def _typed(option: str, old: object, value: object, *, floats: bool) -> Any:  # 
 def _typed_number(option: str, old: object, value: object, *, floats: bool) -> float:
     """As `_typed`, for a number or a tensor of one."""
     if number_of(old) is None:
-        raise Refused(f"{option} is {json_of(old)!r} now, which does not tell what else it may be; it stays.")
+        raise Refused(
+            f"{option} is {json_of(old)!r} now, which does not tell what else it may be: set it in configure_optimizers"
+        )
     if isinstance(old, int) and isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(old, int) and not floats:
@@ -122,7 +124,7 @@ def _fits(tensor: torch.Tensor, value: float) -> bool:
 
 
 def _wrong(option: str, old: object, value: object, wanted: str) -> Invalid:
-    return invalid("value", f"{option} cannot be {value!r}: it is {json_of(old)!r} now and takes {wanted}.", "type")
+    return invalid("value", f"{option} can't be {value!r}: it is {json_of(old)!r} now and takes {wanted}", "type")
 
 
 # ---- the trial
@@ -224,8 +226,8 @@ class _Trial:
             self._run(self._options, {option: new}, sparse=self._sparse)
         except Exception as error:  # as above
             raise Refused(
-                f"{self._kind.__name__} cannot go on with {option} {new!r}: in a trial its next steps "
-                f"failed ({type(error).__name__}: {faults.message(error)}). It would have to be made with it."
+                f"{self._kind.__name__} can't go on with {option} {new!r}: in a trial its next steps "
+                f"failed ({type(error).__name__}: {faults.message(error)}); it would have to be made with it"
             ) from error
 
 
@@ -246,24 +248,24 @@ def _common_state(optimizer: Optimizer, group: dict[str, Any]) -> set[str] | Non
 def _check_option(chosen: list[Target], option: str) -> list[str]:
     """Raise `Refused` for an option that is not one to set, `Invalid` for one that there is not; returns notes."""
     if option == "lr":
-        raise Refused("The learning rate is set with set_learning_rate, which makes its schedulers keep it.")
+        raise Refused("the learning rate is set with set_learning_rate, which makes its schedulers keep it")
     if option in _SCHEDULED:
-        raise Refused(f"{option} belongs to a scheduler. set_learning_rate scales the rates among them.")
+        raise Refused(f"{option} belongs to a scheduler: set_learning_rate scales the rates among them")
     if option in _PARAMETERS:
-        raise Refused(f"{option} is what the optimizer optimizes, which is no option.")
+        raise Refused(f"{option} is what the optimizer optimizes, which is no option")
     if option in _IMPLEMENTATION:
-        raise Refused(f"{option} says how a step is computed, and the optimizer's state was made for it; it stays.")
+        raise Refused(f"{option} says how a step is computed, and the optimizer's state was made for it: it stays")
     known = sorted(
         {key for target in chosen for number in target.groups for key in target.optimizer.param_groups[number]}
         - {"lr", *_PARAMETERS, *_SCHEDULED, *_IMPLEMENTATION}
     )
     if option not in known:
         names = ", ".join(target.name for target in chosen)
-        raise invalid("option", f"There is no option {option!r} in {names}. There are: {', '.join(known) or 'none'}.")
+        raise invalid("option", f"there is no option {option!r} in {names}; there are: {', '.join(known) or 'none'}")
     for target in chosen:
         for kind, name, why in _FIXED:
             if name == option and isinstance(target.optimizer, kind):
-                raise Refused(f"{option} of {target.name} cannot be changed: {why}.")
+                raise Refused(f"{option} of {target.name} can't be changed: {why}")
     return [
         f"{target.name} has no option {option} and was left as it is."
         for target in chosen
@@ -271,9 +273,9 @@ def _check_option(chosen: list[Target], option: str) -> list[str]:
     ]
 
 
-def _plan(target: Target, option: str, value: object) -> tuple[list[_Move], list[str]]:
+def _plan(target: Target, option: str, value: object) -> tuple[list[_OptionMove], list[str]]:
     """Return the moves of one optimizer and the notes to them; raises what `set_optimizer_option` raises."""
-    moves: list[_Move] = []
+    moves: list[_OptionMove] = []
     notes: list[str] = []
     for number in target.groups:
         group = target.optimizer.param_groups[number]
@@ -290,13 +292,13 @@ def _plan(target: Target, option: str, value: object) -> tuple[list[_Move], list
             trial.judge(option, new)
         elif isinstance(old, bool) or number_of(old) is None:
             raise Refused(
-                f"{option} of {target.name} cannot be changed: no throwaway optimizer of its class could be made to "
-                "try it first, and without that only numbers may change."
+                f"{option} of {target.name} can't be changed: no throwaway optimizer of its class could be made to "
+                "try it first, and without that only numbers may change"
             )
         else:
             notes.append(f"{target.name} could not be tried with the new value on a throwaway optimizer.")
         notes += _momentum_notes(target, group, option, old, new)
-        moves.append(_Move(number, group, old, new))
+        moves.append(_OptionMove(number, group, old, new))
     return moves, notes
 
 
@@ -308,8 +310,8 @@ def _momentum_notes(target: Target, group: dict[str, Any], option: str, old: obj
     kept = [isinstance(state.get("momentum_buffer"), torch.Tensor) for state in states]
     if isinstance(target.optimizer, SGD) and group.get("fused") and any(kept) and not all(kept):
         raise Refused(
-            f"momentum of {target.name} cannot be switched on again: some parameters have a buffer from before and "
-            "some have none, which the fused step does not take."
+            f"momentum of {target.name} can't be switched on again: some parameters have a buffer from before and "
+            "some have none, which the fused step does not take"
         )
     if any(kept):
         yield f"{target.name} goes on with its momentum from before; reset_momentum sets that to zero."
@@ -327,7 +329,7 @@ def _overwriting(schedulers: Sequence[object], optimizer: Optimizer, option: str
             yield from _overwriting([one for one in inner if one is not scheduler], optimizer, option)
 
 
-def _apply(move: _Move, option: str) -> None:
+def _apply(move: _OptionMove, option: str) -> None:
     """Make one change; a tensor stays the same tensor."""
     if isinstance(move.old, torch.Tensor):
         move.group[option].fill_(move.new)
@@ -352,7 +354,7 @@ def set_optimizer_option(
     """
     chosen = targets(optimizers, optimizer, group)
     notes = _check_option(chosen, option)
-    planned: list[tuple[Target, list[_Move]]] = []
+    planned: list[tuple[Target, list[_OptionMove]]] = []
     with torch.no_grad():
         # The CPU, whatever torch's default device is now.
         with untouched_randomness(), torch.device("cpu"):

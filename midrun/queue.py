@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from midrun.command import IN_REQUEST, Command, CommandRecord, ErrorRecord, Place, Status, is_record, undone
 from midrun.commands import ANY, KINDS, command_of
+from midrun.control_log import CONTROL_LOG, ControlLog, Line, line_of
 from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
 from midrun.fs.spool import Drop, Spool, Taken
-from midrun.hold import Gone, HoldRecord, LetGo, is_hold, of_command
-from midrun.ledger import Entry, Ledger, entry_of
+from midrun.hold import Cancelled, HoldRecord, Released, is_hold, of_command
 from midrun.table import Table
 from midrun.worker import Worker
 
@@ -37,11 +37,11 @@ _POLL = 0.25
 """Seconds between two looks for new files."""
 _RETRY = 2.0
 """Seconds between two attempts to own the spool."""
-_CLAIM_PATIENCE = 1.0
+_WRITE_PATIENCE = 1.0
 """Seconds that training waits for the disk to take down that a command is being done, before it goes on without."""
 _STAYING = 50
 """Files that are looked at in one look although there is no place for them: one behind them may need none."""
-_CLOSED = "the stage has ended, and takes no more commands"
+_CLOSED = "the session has ended, and takes no more commands"
 
 
 class Queue:
@@ -59,18 +59,18 @@ class Queue:
         self._run = run
         self._spool = Spool(directory / "spool")
         self._owns = False
-        self._worker = Worker("midrun-spool", run.note_fault, self._look, _POLL)
+        self._worker = Worker("midrun-spool", run.log_crash, self._look, _POLL)
         self.table = Table()
         self._closed = self._ended = False
         self._is_blind = False
         """New files could not be looked for the last time."""
         self._is_begun = False
-        """What was there when the stage began has been looked at."""
+        """What was there when the session began has been looked at."""
         self._asked_at = 0.0
-        self.ledger = Ledger(directory / "control-log.jsonl", run.session["started"])
+        self.control_log = ControlLog(directory / CONTROL_LOG, run.session["started"])
         self.begun = threading.Event()
-        """Files that are put in from now on are this stage's."""
-        self.inbox: SimpleQueue[Command | LetGo | Gone] = SimpleQueue()
+        """Files that are put in from now on are this session's."""
+        self.inbox: SimpleQueue[Command | Released | Cancelled] = SimpleQueue()
         """What the training thread is told: commands, that a hold is over, and that a command is cancelled."""
 
     # ---- any thread
@@ -79,7 +79,7 @@ class Queue:
         """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""
         return self._later(partial(self._accept, command))
 
-    def tell_training(self, what: Command | LetGo | Gone) -> None:
+    def tell_training(self, what: Command | Released | Cancelled) -> None:
         """Tell the training thread something, at its next safe point or in the hold in which it stands."""
         self.inbox.put(what)
         self._run.points.is_awaited = True
@@ -103,27 +103,27 @@ class Queue:
         self._worker.put(self._begin)
 
     def stop(self, patience: float) -> None:
-        """Take no more, expire what waits, and end. The training thread, which does no more, calls it."""
+        """Take no more, expire what waits, and end in `patience` seconds. The training thread calls it at its end."""
         self._closed = True
         self._worker.put(self._end)
         self._worker.stop(patience)
 
     # ---- the training thread
 
-    def claim(self, command: Command) -> bool:
+    def write_executing(self, command: Command) -> bool:
         """Have it written down that a command is being done; return False if the disk does not take that in time.
 
         Only then may it be done: after a crash nobody may think that it was not. Asked again, it waits no more.
         """
-        if command.claim is None:
-            command.claim = SimpleQueue()
+        if command.written is None:
+            command.written = SimpleQueue()
             command.change(status="executing", started=time.time())
-            self._worker.put(partial(self._claimed, command, command.claim))
-            patience = _CLAIM_PATIENCE
+            self._worker.put(partial(self._write_executing, command, command.written))
+            patience = _WRITE_PATIENCE
         else:
             patience = 0.0
         try:
-            command.claim.get(timeout=patience)
+            command.written.get(timeout=patience)
         except Empty:
             return False
         return True
@@ -140,10 +140,10 @@ class Queue:
         """Say what came of a command that was taken."""
         command.change(status=status, finished=time.time(), result=result, error=error, place=place)
         self._worker.put(partial(self._finished, command))
-        self._run.changed()
+        self._run.void_cached()
 
     def look(self, patience: float) -> None:
-        """Take in what was put into `new/` up to now, so that the next safe point has it."""
+        """Have what is in `new/` taken in, so that the next safe point has it; wait `patience` seconds at most."""
         done: SimpleQueue[None] = SimpleQueue()
         self._worker.put(self._look)
         self._worker.put(partial(done.put, None))
@@ -152,15 +152,15 @@ class Queue:
 
     def cancel(self, commands: Iterable[Command], by: str) -> list[str]:
         """Cancel commands that wait, and return the ids of those that still did."""
-        taken = [command for command in commands if command.take()]
+        taken = [command for command in commands if command.claim()]
         for command in taken:
             self.finish(command, "cancelled", error=ErrorRecord(type="cancelled", message=f"cancelled by {by}"))
-            self.tell_training(Gone(command))
+            self.tell_training(Cancelled(command))
         return [command.id for command in taken]
 
-    def tell(self, entry: Entry) -> None:
-        """Put a line into the ledger."""
-        self._worker.put(partial(self._tell, entry))
+    def log_line(self, line: Line) -> None:
+        """Put a line into the control log."""
+        self._worker.put(partial(self._log_line, line))
 
     def note_hold(self, hold: HoldRecord) -> None:
         """Write down how a hold stands."""
@@ -171,7 +171,7 @@ class Queue:
     def _begin(self) -> None:
         """Read what earlier sessions have left, and take the spool."""
         try:
-            self._attempt("the ledger", self.ledger.open)
+            self._attempt(self.control_log.open)
             self._own()
         finally:
             self.begun.set()
@@ -217,7 +217,7 @@ class Queue:
         self.table.remember(over.values())
         began, self._is_begun = self._run.session["started"], True
         for drop in self._spool.drops():
-            # Where the spool is had only later, what came meanwhile is this stage's.
+            # Where the spool is had only later, what came meanwhile is this session's.
             is_late = is_first or drop.came < began
             self._take_drop(drop, late=taken if is_late else None)
 
@@ -226,14 +226,14 @@ class Queue:
         return [cast("CommandRecord", record) for record in self._spool.left(state) if is_record(record)]
 
     def _interrupted(self, left: CommandRecord) -> CommandRecord:
-        """Return the end of a command that the process's end found being done: the ledger may know of it."""
-        line = self.ledger.last(left["id"])
+        """Return the end of a command that the process's end found being done: the control log may know of it."""
+        line = self.control_log.last(left["id"])
         if line is not None:
             status: Status = "succeeded" if line["event"] == "done" else "failed"
             return {**left, "status": status, "error": line["error"], "place": line["place"], "finished": line["time"]}
         unknown = ErrorRecord(type="interrupted", message="outcome unknown: the process ended while it was being done")
         end: CommandRecord = {**left, "status": "failed", "error": unknown, "finished": time.time()}
-        self._tell(entry_of(end, "failed", end["place"]))
+        self._log_line(line_of(end, "failed", end["place"]))
         return end
 
     def _look(self) -> None:
@@ -276,7 +276,7 @@ class Queue:
         Parameters
         ----------
         late
-            For a file that was there before the stage: the ids whose files may have been taken in already.
+            For a file that was there before the session: the ids whose files may have been taken in already.
         """
         if drop.is_unfinished or (not drop.name.endswith(".json") and not drop.settled):
             return
@@ -299,11 +299,11 @@ class Queue:
                 self._run.log.note(f"spool: {drop.name!a:.200} is rejected: {fault.message:.1000}")
 
     def _expire_drop(self, command: Command, drop: Drop) -> None:
-        """Expire a file that was there before the stage: what was meant for one run must not hit the next."""
+        """Expire a file that was there before the session: what was meant for one run must not hit the next."""
         self._refuse_used(command)
         late = ErrorRecord(
             type="expired",
-            message='it was there before the run took its spool; "session": "next" lets it wait for the next stage',
+            message='it was there before the run took its spool; "session": "next" lets it wait for the next session',
         )
         command.change(status="expired", error=late, finished=time.time())
         self._spool.put("done", command.record)
@@ -345,7 +345,7 @@ class Queue:
         self._admit(command.kind, command.args, command.within)
         if command.kind.at_once:
             return self._do_at_once(command, drop)
-        if len(self.table.unfinished) >= LONGEST and not command.kind.always:
+        if len(self.table.unfinished) >= LONGEST and not command.kind.ignores_limit:
             if drop is not None:
                 raise _Stays
             raise Unavailable(f"{LONGEST} commands wait already: cancel some, or send this one later")
@@ -355,7 +355,7 @@ class Queue:
         if drop is not None:
             self._spool.take(drop)
         self.tell_training(command)
-        self._run.changed()
+        self._run.void_cached()
         return dict(command.record)
 
     def _admit(self, kind: Kind, args: Arguments, within: tuple[str, ...]) -> None:
@@ -377,21 +377,21 @@ class Queue:
         self._finished(command)
         if drop is not None:
             self._spool.take(drop)
-        self._run.changed()
+        self._run.void_cached()
         return {**command.record, **result}
 
     def _refuse_used(self, command: Command) -> None:
         if command.id in self.table or command.id in self._spool.used:
             raise Conflict(f"the id {command.id!r} is used: each command has one of its own")
 
-    def _claimed(self, command: Command, claim: SimpleQueue[bool]) -> None:
+    def _write_executing(self, command: Command, written: SimpleQueue[bool]) -> None:
         self._put("executing", command)
-        claim.put(True)
+        written.put(True)
 
     def _finished(self, command: Command) -> None:
         record = command.record
         if record["status"] in {"succeeded", "failed"} and not is_hold(command.kind.name):
-            self._tell(entry_of(record, "done" if record["status"] == "succeeded" else "failed", record["place"]))
+            self._log_line(line_of(record, "done" if record["status"] == "succeeded" else "failed", record["place"]))
         self._put("done", command)
         self.table.close(command.record)
 
@@ -399,9 +399,9 @@ class Queue:
         """Expire what waits. What the disk has not taken down in time to be done is not done either."""
         place = self._run.points.place(None)
         where = f"at step {place['global_step']}, epoch {place['epoch']}"
-        ended = ErrorRecord(type="expired", message=f"the stage has ended {where}, before it was due")
+        ended = ErrorRecord(type="expired", message=f"the session has ended {where}, before it was due")
         for command in self.table.unfinished:
-            if command.take() or command.status == "executing":
+            if command.claim() or command.status == "executing":
                 command.change(status="expired", finished=time.time(), error=ended)
                 self._finished(command)
         self._ended = True
@@ -434,15 +434,15 @@ class Queue:
         service.run()
         return True
 
-    def _tell(self, entry: Entry) -> None:
-        self._attempt("control-log.jsonl", partial(self.ledger.add, entry))
-        self._run.changed()
+    def _log_line(self, line: Line) -> None:
+        self._attempt(partial(self.control_log.add, line))
+        self._run.void_cached()
 
-    def _attempt(self, what: str, do: Callable[[], object]) -> None:
+    def _attempt(self, do: Callable[[], object]) -> None:
         try:
             do()
         except OSError as error:
-            self._run.log.alert(f"{what} can't be used: {error}", what)
+            self._run.log.alert(f"{CONTROL_LOG} can't be used: {error}", once=CONTROL_LOG)
 
 
 class _Stays(OSError):  # noqa: N818 - it says what becomes of the file

@@ -136,7 +136,10 @@ class _Plan:
         for group in self.target.groups:
             raw = self.target.optimizer.param_groups[group].get("lr")
             if number_of(raw) is None:
-                raise Refused(f"Group {group} of {self.target.name} has the learning rate {raw!r}, which is no number.")
+                raise Refused(
+                    f"group {group} of {self.target.name} has the learning rate {raw!r}, which is no number: make it "
+                    "one in configure_optimizers, or name another group"
+                )
         present, base = self._counted(first, "lr"), self._counted(first, "initial_lr")
         ratio = value / present if present else value / base if base else None
         if ratio is None:
@@ -243,7 +246,7 @@ class _Plan:
                 raise invalid(
                     "value",
                     f"{value!r} would make {move.rate.what} {move.new!r} (it is {move.old!r}), which "
-                    f"{getattr(raw, 'dtype', 'a float')} cannot hold. Give a value nearer to the present rate.",
+                    f"{getattr(raw, 'dtype', 'a float')} can't hold: give a value nearer to the present rate",
                 )
         self._part_shared_tensors()
         for move in self.moves:
@@ -390,13 +393,13 @@ def set_learning_rate(
 
     Without `group` the first group of each optimizer gets `value` and its other groups keep their proportion to it.
     The training thread calls this, between steps. Raises `Invalid` for a value that is no finite number from 0 up, or
-    that a rate cannot hold, and for numbers of optimizers and groups that there are not; `Refused` where a group's
+    that a rate can't hold, and for numbers of optimizers and groups that there are not; `Refused` where a group's
     rate is no number; `Conflict` without an optimizer. A fault has changed nothing.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise invalid("value", f"The learning rate {value!r} is no number; give one from 0 up.", "float_type")
+        raise invalid("value", f"the learning rate {value!r} is no number: give one from 0 up", "float_type")
     if not 0 <= value <= sys.float_info.max:
-        raise invalid("value", f"The learning rate cannot be {value!r}; give a finite number from 0 up.")
+        raise invalid("value", f"the learning rate can't be {value!r}: give a finite number from 0 up")
     with torch.no_grad():
         plans = [
             _Plan(target, schedulers, float(value), sole=len(optimizers) == 1)

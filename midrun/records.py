@@ -27,7 +27,10 @@ ARTIFACTS = ("checkpoints", "snapshots", "debug")
 
 
 class Session(TypedDict):
-    """One process's share of a run: from the model's setup to its teardown."""
+    """One fit, validate, test or predict of a run: from the model's setup to its teardown.
+
+    A process may have several.
+    """
 
     host: str
     boot_id: str
@@ -36,9 +39,9 @@ class Session(TypedDict):
     born: int | None
     """When that process began, in clock ticks since the boot: numbers are used again, and wall clocks are set."""
     started: float
-    """Seconds of the wall clock, as all times here."""
+    """When it began. Seconds since 1970."""
     ended: float | None
-    """None while the session lasts, and for good when the process was killed."""
+    """When it ended. Seconds since 1970; None while the session lasts, and for good when the process was killed."""
     outcome: str | None
     """`finished`, `interrupted` or `failed`."""
     stopped_by: str | None

@@ -37,7 +37,7 @@ from midrun.ranks import Ranks
 from midrun.root import Root
 from midrun.safepoint import STEP, SafePoints
 from midrun.sample import NOTHING, Reading, Sample
-from midrun.services import Service, insist
+from midrun.services import Service, wait_until_ready
 from midrun.shell.hooks import ShellHooks
 from midrun.worker import Worker
 
@@ -106,8 +106,8 @@ class Run:
         self._over = False
         self._page = Page()
         self._asks = self._page.asks
-        self.disk = Worker("midrun-disk", self.note_fault, self._write_last_state, _LAST_STATE_EVERY)
-        self._slow = Worker("midrun-slow", self.note_fault)
+        self.disk = Worker("midrun-disk", self.log_crash, self._write_last_state, _LAST_STATE_EVERY)
+        self._slow = Worker("midrun-slow", self.log_crash)
         self.values = Reading(lambda: self.sample, self.disk.put)
         log = self.directory / "midrun.log"
         self.log = RunLog(log, self.disk.put, self._slow.put)
@@ -118,7 +118,7 @@ class Run:
         self.queue = Queue(self, self.directory)
         self.holds = Holds(self)
         self.points = SafePoints(self)
-        self.hooks = ShellHooks(self, self.services["hooks"], ranks.own["rank"])
+        self.shell_hooks = ShellHooks(self, self.services["hooks"], ranks.own["rank"])
         self.finite_check = FiniteCheck(self)
         self.pace = Pace(lambda: self.loop.limits)
         self.history = History(self._look, self.services["history"])
@@ -141,7 +141,7 @@ class Run:
         self.queue.start()
         self.history.start()
         self._answers.start()
-        self.hooks.start()
+        self.shell_hooks.start()
         if self.config.dataloader_finite_check_enabled:
             self.finite_check.set(enabled=True, hold=False)
         self.services["torch-debug"].turn_off("this version of midrun does not have it")
@@ -154,7 +154,7 @@ class Run:
         self.disk.put(self._write_last_state)
         self.disk.put(self.store.sweep)
         if self.config.inspection_strict:
-            insist(self.services.values(), _READY_PATIENCE)
+            wait_until_ready(self.services.values(), _READY_PATIENCE)
 
     def stop(self) -> None:
         """Stop every service; what they put up is gone when this returns. Calling it again does nothing."""
@@ -166,7 +166,7 @@ class Run:
         self.session["outcome"] = self._outcome
         faces = [face for enabled, _, face in self._faces() if enabled]
         steps: list[Callable[[], object]] = [
-            self.hooks.stop,
+            self.shell_hooks.stop,
             self.finite_check.stop,
             lambda: self.publish(self.sample.batch),
             self.history.stop,
@@ -195,7 +195,7 @@ class Run:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever becomes of one step, the loop has ended well
-            self.note_fault(trace(error), type(error).__name__)
+            self.log_crash(trace(error), type(error).__name__)
 
     def _stop_workers(self) -> None:
         # A disk, or a terminal, that does not answer can't be told of either: it is left to itself.
@@ -245,10 +245,10 @@ class Run:
             time.sleep(_GIL_BREAK)
         with self.loop.flight.at(batch):
             self.points.reach_evaluation()
-        if self.loop.halts:
+        if self.loop.ends_after_batch:
             raise Halt
 
-    def logged(self) -> None:
+    def resample(self) -> None:
         """Show also what has been logged since the last safe point, in what came after it in the same hook."""
         if self._stepping is None:
             self.publish(self._sample.batch)
@@ -257,7 +257,7 @@ class Run:
 
     def begin_epoch(self) -> None:
         """Show a sample before the first batch of an epoch."""
-        self.loop.insist()
+        self.loop.stop_again()
         self._turn(None)
 
     def turn(self) -> None:
@@ -280,12 +280,12 @@ class Run:
         self.turn()
         self.points.reach("fit_end")
 
-    def set_aside(self) -> None:
+    def enter_validation(self) -> None:
         """Count another stage's batches, and remember where training is."""
         self._batch_aside = self.sample.batch
         self._turn(None)
 
-    def take_up(self) -> None:
+    def leave_validation(self) -> None:
         """Go back to where training is."""
         self._turn(self._batch_aside)
 
@@ -307,7 +307,7 @@ class Run:
         """Take in what a script has dropped, so that the next safe point has it."""
         self.queue.look(_LOOK_PATIENCE)
 
-    def changed(self) -> None:
+    def void_cached(self) -> None:
         """Void what faces have kept."""
         self._page.bump()
 
@@ -358,7 +358,7 @@ class Run:
         """
         before, sample = self.loop.stage, self._sample
         stages = {before, self.loop.stage}
-        noteworthy = None if (sample.batch is None and self.loop.fits) or "sanity_check" in stages else sample
+        noteworthy = None if (sample.batch is None and self.loop.is_fitting) or "sanity_check" in stages else sample
         self.pace.note(noteworthy if stages == {"train"} else None, held=self.holds.standing is not None)
         return noteworthy
 
@@ -424,6 +424,6 @@ class Run:
         mounted = str(self.mountpoint) if self.services["fuse"].state == "running" else None
         self.log.say(" and ".join(filter(None, (self.rest.url, mounted))) or str(self.directory))
 
-    def note_fault(self, text: str, kind: str) -> None:
+    def log_crash(self, text: str, kind: str) -> None:
         """Say that a task of midrun's own failed."""
         self.log.alert(f"a task failed:\n{text}", f"task {kind}")

@@ -34,7 +34,7 @@ class Sample(NamedTuple):
     batch: int | None
     """Index of the batch in its epoch; None before the first."""
     time: float
-    """When it was taken, in seconds of the wall clock."""
+    """When it was taken. Seconds since 1970."""
     metrics: Mapping[str, Scalar]
     rates: Rates
     copies: tuple[tuple[list[tuple[str, int, int]], HostCopy], ...] = ()

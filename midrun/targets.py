@@ -42,20 +42,20 @@ def targets(optimizers: Sequence[Optimizer], optimizer: int | None, group: int |
     knows which optimizer.
     """
     if not optimizers:
-        raise Conflict("The run has no optimizer now; ask again when it trains.")
+        raise Conflict("the run has no optimizer now: ask again when it trains")
     if optimizer is None and group is not None and len(optimizers) > 1:
         raise invalid(
             "optimizer",
-            f"Group {group} of which optimizer? There are {len(optimizers)}: name one from 0 to {len(optimizers) - 1}.",
+            f"group {group} of which optimizer? There are {len(optimizers)}: name one from 0 to {len(optimizers) - 1}",
             "missing",
         )
     if optimizer is not None:
-        _check_number("optimizer", optimizer, len(optimizers), "The run")
+        _check_number("optimizer", optimizer, len(optimizers), "the run")
     found = []
     for number in range(len(optimizers)) if optimizer is None else [optimizer]:
         count = len(optimizers[number].param_groups)
         if group is not None:
-            _check_number("group", group, count, f"Optimizer {number}")
+            _check_number("group", group, count, f"optimizer {number}")
         found.append(Target(number, optimizers[number], list(range(count)) if group is None else [group]))
     return found
 
@@ -63,11 +63,11 @@ def targets(optimizers: Sequence[Optimizer], optimizer: int | None, group: int |
 def _check_number(argument: str, number: int, count: int, owner: str) -> None:
     """Raise `Invalid` unless a number names one of so many things."""
     if type(number) is not int:
-        raise invalid(argument, f"{argument} is {number!r}; it must be a whole number.", "int_type")
+        raise invalid(argument, f"{argument} is {number!r}; it must be a whole number", "int_type")
     if not 0 <= number < count:
         raise invalid(
             argument,
-            f"There is no {argument} {number}. {owner} has {count}: give a number from 0 to {count - 1}.",
+            f"there is no {argument} {number}: {owner} has {count}, so give a number from 0 to {count - 1}",
             "out_of_range",
         )
 

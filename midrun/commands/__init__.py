@@ -65,7 +65,7 @@ def _request(kind: Kind) -> type[Arguments]:
         ),
         "session": (
             Literal["next"],
-            Field(default_factory=absent, description="The file may have been in the spool before the stage begins."),
+            Field(default_factory=absent, description="The file may have been in the spool before the session begins."),
         ),
         "source": (
             Literal["command line", "hook", "script"],

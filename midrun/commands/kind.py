@@ -73,7 +73,7 @@ class Kind:
     """Whether it runs while a hold is active."""
     on_every_rank: ClassVar[bool] = False
     """Whether all ranks must do it, or none."""
-    always: ClassVar[bool] = False
+    ignores_limit: ClassVar[bool] = False
     """Whether there is a place for it however many commands wait."""
     confirm: ClassVar[str | None] = None
     """What a person is asked before a click sends what can't be taken back.

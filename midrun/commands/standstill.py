@@ -23,7 +23,7 @@ class Reason(Arguments):
     reason: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description="Why, for the record.")
 
 
-class Target(Arguments):
+class CommandId(Arguments):
     """Which command is meant."""
 
     id: _Id
@@ -57,7 +57,7 @@ class Pause(Hold):
     """Hold training before the next optimizer step. `continue` lets it go, or cancels it while it is not active yet."""
 
     name = "pause"
-    always = True
+    ignores_limit = True
 
 
 class Continue(Kind):
@@ -80,16 +80,16 @@ class Release(Kind):
     """Let the active hold go, named by its own id or by that of a hold that has joined it."""
 
     name = "release"
-    Arguments = Target
+    Arguments = CommandId
     bare = "id"
     at_once = True
 
-    def admit(self, run: Run, args: Target) -> None:
+    def admit(self, run: Run, args: CommandId) -> None:
         """Refuse what is no active hold."""
-        if not run.holds.names(args.id):
+        if not run.holds.covers(args.id):
             raise _no_such(run, args.id) or Conflict(f"the hold {args.id!r} is not active: {_status(run, args.id)}")
 
-    def do(self, run: Run, args: Target, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: CommandId, command: Command) -> dict[str, Any]:
         """Let go."""
         return {"released": run.holds.release(command.record["source"]), "cancelled_holds": []}
 
@@ -121,11 +121,11 @@ class Cancel(Kind):
     """Take back a command that has not begun, a hold that is not active yet included."""
 
     name = "cancel"
-    Arguments = Target
+    Arguments = CommandId
     bare = "id"
     at_once = True
 
-    def admit(self, run: Run, args: Target) -> None:
+    def admit(self, run: Run, args: CommandId) -> None:
         """Refuse what is not waiting."""
         record = run.queue.table.record(args.id)
         if record is None or record["status"] != "queued":
@@ -133,7 +133,7 @@ class Cancel(Kind):
                 f"only what waits can be cancelled, and {args.id!r} does not: {_status(run, args.id)}"
             )
 
-    def do(self, run: Run, args: Target, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: CommandId, command: Command) -> dict[str, Any]:
         """Cancel it, unless training has just begun to do it."""
         id_ = args.id
         cancelled = run.queue.cancel([c for c in run.queue.table.queued if c.id == id_], command.record["source"])
@@ -153,7 +153,7 @@ class Stop(Kind):
         "Stop training? The batch is finished, and then the run ends as it would at its last step. "
         "To go on later, save a checkpoint first. A run that an exception holds ends with that exception."
     )
-    always = True
+    ignores_limit = True
     while_held = True
     on_every_rank = True
 
@@ -176,5 +176,5 @@ def _status(run: Run, id_: str) -> str:
     if record is None:
         return "it is unknown"
     if is_hold(record["kind"]) and record["status"] == "executing":
-        return "it is an active hold" if run.holds.names(id_) else "it has been released"
+        return "it is an active hold" if run.holds.covers(id_) else "it has been released"
     return f"it is {record['status']}"

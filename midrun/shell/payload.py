@@ -25,7 +25,7 @@ _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64} | {
 """What numpy has no type for, and the type that holds every one of its values."""
 
 
-def saved(arguments: Mapping[str, Any], directory: Path) -> dict[str, dict[str, Any]]:
+def save_parts(arguments: Mapping[str, Any], directory: Path) -> dict[str, dict[str, Any]]:
     """Return what each part of the arguments is, by its path, and save the tensors as `.npy` files. Raises OSError."""
     found: dict[str, dict[str, Any]] = {}
     left = MOST_BYTES

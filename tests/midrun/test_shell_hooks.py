@@ -261,7 +261,7 @@ def test_a_script_runs_from_the_next_callback_on_after_chmod_and_no_more_after_t
         def act() -> None:
             script().write_text(KEEPS)
             script().chmod(mode)
-            until(lambda: len(model.live.hooks.index()["enabled"]) == count)
+            until(lambda: len(model.live.shell_hooks.index()["enabled"]) == count)
 
         return act
 
@@ -377,7 +377,7 @@ def test_a_script_that_fails_again_and_again_is_said_to_and_runs_all_the_same(tm
 
     def begin() -> None:
         enable(model.live.directory / script, "exit 1")
-        until(lambda: model.live.hooks.index()["enabled"])
+        until(lambda: model.live.shell_hooks.index()["enabled"])
 
     model.plan = {
         0: begin,
@@ -401,7 +401,7 @@ def test_a_script_that_hangs_is_said_to_with_the_way_out_of_it(tmp_path: Path, m
     told = []
 
     def running() -> int | None:
-        found = model.live.hooks.index()["running"] if hasattr(model, "live") else None
+        found = model.live.shell_hooks.index()["running"] if hasattr(model, "live") else None
         assert found is None or found["script"] == "light/on_train_batch_end.sh"
         return None if found is None else found["pid"]
 
@@ -417,7 +417,7 @@ def test_a_script_that_hangs_is_said_to_with_the_way_out_of_it(tmp_path: Path, m
     assert len(told) == 2
     words = "training waits for the hook light/on_train_batch_end.sh since ..:..:..; to end that script: kill -- -"
     assert re.match(words, told[0])
-    assert model.live.hooks.index()["running"] is None
+    assert model.live.shell_hooks.index()["running"] is None
 
 
 @pytest.mark.usefixtures("signals")
@@ -494,7 +494,7 @@ def test_many_callbacks_leave_nothing_behind(tmp_path: Path, times: Callable[[in
     with left_as_it_was():
         model = Steered(hooks_source_dir=str(source))
         fit(model, tmp_path, times(5_000) // 2)
-        runs = Counter({name: script["runs"] for name, script in model.live.hooks.index()["scripts"].items()})
+        runs = Counter({name: script["runs"] for name, script in model.live.shell_hooks.index()["scripts"].items()})
         del model.live
     assert set(runs.values()) == {times(5_000) // 2}
 
