@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from midrun.fs.disk import aside, remove, sweep, sync_directory, write_whole
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, Link, file
-from midrun.records import ARTIFACTS
 
 if TYPE_CHECKING:
     from midrun.command import Command
     from midrun.run import Run
 
+FOLDERS = ("checkpoints", "snapshots", "debug")
+"""The directories in the artifact directory."""
 _LONGEST_LABEL = 120
 """Bytes of a label in a file name."""
 
@@ -149,7 +150,7 @@ class Store:
 
     def sweep(self) -> None:
         """Remove what a process that was killed has left half written; none takes a day to write."""
-        for folder in ARTIFACTS:
+        for folder in FOLDERS:
             with suppress(OSError, ValueError):
                 sweep(self.directory / folder, older=_DAY, folders=True)
 

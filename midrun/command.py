@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from midrun.commands.kind import Arguments, Kind, When
 
 Status = Literal["queued", "executing", "succeeded", "failed", "cancelled", "expired"]
+STEP = "before_optimizer_step"
+"""The safe point at which gradients are there and the step is not made."""
 IN_REQUEST = ("body", "args")
 """Where the arguments are in a request that names its kind."""
 OVER = ("succeeded", "failed", "cancelled", "expired")

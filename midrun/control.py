@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from midrun.command import Command, CommandRecord
 from midrun.commands import ANY, KINDS, command_of
 from midrun.commands.kind import Arguments, Kind
-from midrun.exception import ExceptionRecord
+from midrun.ending import ExceptionRecord
 from midrun.fs.control import LEGAL_ID, Form, Writer
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
 from midrun.fs.later import Later

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from midrun.config import MidrunConfig
+from midrun.lightnings import is_lightnings
 from midrun.log import tell
 
 if TYPE_CHECKING:
@@ -75,10 +76,7 @@ def _own_directory(logger: Any) -> str | None:  # noqa: ANN401 - any package's l
 
 def _keeps_own_directory(logger: Any) -> bool:  # noqa: ANN401 - any package's logger
     """Whether `logger` is one of the two kinds, of either of the packages that Lightning comes in, or a subclass."""
-    return any(
-        kind.__name__ in _OWN_DIRECTORY and kind.__module__.partition(".")[0] in {"lightning", "pytorch_lightning"}
-        for kind in type(logger).__mro__
-    )
+    return any(kind.__name__ in _OWN_DIRECTORY and is_lightnings(kind.__module__) for kind in type(logger).__mro__)
 
 
 def _root(save_dir: object, trainer: Trainer) -> str:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from midrun.command import Command, CommandRecord, Place
-from midrun.exception import ExceptionRecord
+from midrun.ending import ExceptionRecord
 
 if TYPE_CHECKING:
     from midrun.run import Run

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import midrun
 from midrun.fs.schema import schema_of
 from midrun.fs.tree import Dir, Leaf, file
+from midrun.lightnings import PACKAGES
 from midrun.ranks import Rank
 
 if TYPE_CHECKING:
@@ -70,16 +71,7 @@ class Meta(Dir):
     @file("versions.json")
     def versions(self) -> Versions:
         """The versions of what the run is made of."""
-        torch = sys.modules.get("torch")
-        return Versions(
-            midrun=midrun.__version__,
-            python=platform.python_version(),
-            lightning=_version("lightning") or _version("pytorch_lightning"),
-            torch=_version("torch"),
-            cuda=getattr(getattr(torch, "version", None), "cuda", None),
-            numpy=_version("numpy"),
-            system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        )
+        return loaded_versions()
 
 
 class RestAddress(Dir):
@@ -128,6 +120,20 @@ class RankFiles(Dir):
         return Leaf(
             lambda: rank, doc="One process: its rank, host, process id and device.", schema=lambda: schema_of(Rank)
         )
+
+
+def loaded_versions() -> Versions:
+    """Return the versions of what the run is made of."""
+    torch = sys.modules.get("torch")
+    return Versions(
+        midrun=midrun.__version__,
+        python=platform.python_version(),
+        lightning=next(filter(None, map(_version, PACKAGES)), None),
+        torch=_version("torch"),
+        cuda=getattr(getattr(torch, "version", None), "cuda", None),
+        numpy=_version("numpy"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+    )
 
 
 def _version(package: str) -> str | None:

@@ -9,7 +9,8 @@ import torch
 from torch.optim import Optimizer
 
 from midrun.fs.faults import Refused
-from midrun.targets import Target, number_of, targets
+from midrun.scalar import number_of
+from midrun.targets import Target, targets
 
 _FIRST_MOMENTS = ("momentum_buffer", "exp_avg")
 """Where optimizers keep the mean of their gradients: SGD, RMSprop and Muon, and the family of Adam."""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from midrun.fs.faults import message, plain
-from midrun.sample import is_here, is_real_scalar
+from midrun.scalar import is_here, is_real_scalar
 
 MOST_PARTS = 10_000
 """Parts of one value that are looked at."""

@@ -10,16 +10,17 @@ import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
-from midrun.command import Change
 from midrun.fs import faults
-from midrun.fs.faults import Invalid, Refused
-from midrun.targets import Target, invalid, json_of, number_of, targets, untouched_randomness
+from midrun.fs.faults import Invalid, Refused, invalid
+from midrun.scalar import holds, json_of, number_of
+from midrun.schedulers import walk
+from midrun.targets import ChangeReport, Target, targets, untouched_randomness
 
 _SCHEDULED = ("initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum")
 """What schedulers keep in parameter groups."""
@@ -35,15 +36,6 @@ _FIXED: list[tuple[type[Optimizer], str, str]] = [
     (torch.optim.LBFGS, "history_size", "its history has been laid out for the present one"),
 ]
 """What a trial does not find."""
-
-
-class OptionReport(TypedDict):
-    """What a change of an option did."""
-
-    changes: list[Change]
-    will_be_overwritten_by: list[str]
-    """Classes of the schedulers that set this option themselves."""
-    notes: list[str]
 
 
 class _OptionMove(NamedTuple):
@@ -94,8 +86,10 @@ def _typed_number(option: str, old: object, value: object, *, floats: bool) -> f
     if isinstance(old, int) and not floats:
         raise _wrong(option, old, value, "a whole number")
     number = _finite(value)
-    if number is None or (isinstance(old, torch.Tensor) and not _fits(old, number)):
+    if number is None:
         raise _wrong(option, old, value, "a finite number")
+    if isinstance(old, torch.Tensor) and not holds(old.dtype, number):
+        raise _wrong(option, old, value, f"a number that {old.dtype} holds")
     return number
 
 
@@ -114,13 +108,6 @@ def _finite(value: object) -> float | None:
     with suppress(OverflowError):
         return float(value) if math.isfinite(value) else None
     return None
-
-
-def _fits(tensor: torch.Tensor, value: float) -> bool:
-    """Whether a tensor's type can hold a value."""
-    if not tensor.is_floating_point():
-        return value.is_integer()
-    return math.isfinite(torch.tensor(value, dtype=tensor.dtype).item())
 
 
 def _wrong(option: str, old: object, value: object, wanted: str) -> Invalid:
@@ -320,13 +307,11 @@ def _momentum_notes(target: Target, group: dict[str, Any], option: str, old: obj
 def _overwriting(schedulers: Sequence[object], optimizer: Optimizer, option: str) -> Iterator[str]:
     """Iterate over the classes of the schedulers that set an option of an optimizer themselves."""
     for scheduler in schedulers:
-        if isinstance(scheduler, (OneCycleLR, CyclicLR)):
-            cycled = "betas" if getattr(scheduler, "use_beta1", False) else "momentum"
-            if scheduler.cycle_momentum and cycled == option and scheduler.optimizer is optimizer:
-                yield type(scheduler).__name__
-        inner = vars(scheduler).get("_schedulers") if hasattr(scheduler, "__dict__") else None
-        if isinstance(inner, (list, tuple)):
-            yield from _overwriting([one for one in inner if one is not scheduler], optimizer, option)
+        for _, one in walk("", scheduler):
+            if isinstance(one, (OneCycleLR, CyclicLR)):
+                cycled = "betas" if getattr(one, "use_beta1", False) else "momentum"
+                if one.cycle_momentum and cycled == option and one.optimizer is optimizer:
+                    yield type(one).__name__
 
 
 def _apply(move: _OptionMove, option: str) -> None:
@@ -345,7 +330,7 @@ def set_optimizer_option(
     *,
     optimizer: int | None = None,
     group: int | None = None,
-) -> OptionReport:
+) -> ChangeReport:
     """Set an option, such as "weight_decay", in all parameter groups or in one.
 
     The training thread calls this, between steps. Raises `Invalid` for an option that there is not, a value of another
@@ -369,7 +354,7 @@ def set_optimizer_option(
     return {
         "changes": [
             {
-                "what": f"optimizers/{target.number}/groups/{move.number}/{option}",
+                "what": target.path(move.number, option),
                 "old": old[id(move.group)],
                 "new": json_of(move.group[option]),
             }

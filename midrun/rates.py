@@ -12,16 +12,17 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import ASGD, LBFGS, Optimizer, Rprop
 
 from midrun.command import Change
-from midrun.fs.faults import Refused
+from midrun.fs.faults import Refused, invalid
+from midrun.scalar import holds, json_of, number_of
 from midrun.schedulers import family_of, forecast, has_fixed_rates, is_torchs, owner_of
-from midrun.targets import Target, invalid, json_of, number_of, targets
+from midrun.targets import ChangeReport, Target, targets
 
 _GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 """The rates that a parameter group holds."""
@@ -34,15 +35,6 @@ _STEEP = 10.0
 
 _before_zero: WeakKeyDictionary[Optimizer, dict[int, dict[str, float]]] = WeakKeyDictionary()
 """The rates that a change to 0 has wiped out, by group (-1 for all) and place: no ratio brings them back from 0."""
-
-
-class RateReport(TypedDict):
-    """What a change of the learning rate did."""
-
-    changes: list[Change]
-    will_be_overwritten_by: list[str]
-    """Classes of the schedulers under which the change does not last, or may not."""
-    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -121,7 +113,7 @@ class _Plan:
 
     def _group_rate(self, group: int, key: str) -> _Rate:
         held = self.target.optimizer.param_groups[group]
-        return _Rate(f"optimizers/{self.target.number}/groups/{group}/{key}", held, key)
+        return _Rate(self.target.path(group, key), held, key)
 
     def _counted(self, group: int, key: str) -> float:
         """Return a group's rate as it counts; 0 where no ratio can be taken from it."""
@@ -203,7 +195,7 @@ class _Plan:
                     self._plan(
                         _Rate(f"{place}/{key}/{group}", held, key, group),
                         group,
-                        own[f"optimizers/{self.target.number}/groups/{group}/lr"],
+                        own[self.target.path(group, "lr")],
                         exact=key == "_last_lr",
                         base=key == "base_lrs" and not fixed,
                     )
@@ -235,13 +227,8 @@ class _Plan:
             raw = move.rate.raw
             fits = math.isfinite(move.new)
             if fits and isinstance(raw, torch.Tensor):
-                held = (
-                    torch.tensor(move.new, dtype=raw.dtype, device="cpu").item()
-                    if raw.is_floating_point()
-                    else math.nan
-                )
-                # A float16 has an end, and its smallest step too: a rate that becomes 0 there was not asked for.
-                fits = math.isfinite(held) and (held != 0) == (move.new != 0)
+                # An integer is no rate: a scheduler would round it at each step.
+                fits = raw.is_floating_point() and holds(raw.dtype, move.new)
             if not fits:
                 raise invalid(
                     "value",
@@ -388,7 +375,7 @@ def set_learning_rate(
     *,
     optimizer: int | None = None,
     group: int | None = None,
-) -> RateReport:
+) -> ChangeReport:
     """Set the learning rate, and scale what the schedulers hold so that it lasts.
 
     Without `group` the first group of each optimizer gets `value` and its other groups keep their proportion to it.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import midrun
+from midrun.artifacts import FOLDERS
 from midrun.fs.disk import write_whole
 from midrun.fs.render import render
 from midrun.services import Service
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from midrun.run import Run
 
 FORMAT = "midrun.run/1"
-ARTIFACTS = ("checkpoints", "snapshots", "debug")
-"""The directories in the artifact directory."""
 
 
 class Session(TypedDict):
@@ -115,7 +114,7 @@ class Records:
     """
 
     def __init__(self, directory: Path, artifact_dir: Path, service: Service) -> None:
-        self._directories = (directory, *(artifact_dir / kind for kind in ARTIFACTS))
+        self._directories = (directory, *(artifact_dir / folder for folder in FOLDERS))
         self._directory = directory
         self._service = service
 

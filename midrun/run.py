@@ -15,10 +15,11 @@ from pathlib import Path
 
 from midrun import records
 from midrun.artifacts import Store
+from midrun.command import STEP
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
-from midrun.exception import ExceptionRecord, exception_record
+from midrun.ending import ExceptionRecord, Outcome, exception_record
 from midrun.faces import Mount, Rest
 from midrun.finite import FiniteCheck
 from midrun.fs.answers import Answers
@@ -29,13 +30,13 @@ from midrun.history import History
 from midrun.hold import Holds
 from midrun.hooks import Halt
 from midrun.log import RunLog
-from midrun.loop import Loop, Outcome
+from midrun.loop import Loop
 from midrun.pace import Pace
 from midrun.process import FaceProcess, Ties, fill_standard_streams
 from midrun.queue import Queue
 from midrun.ranks import Ranks
 from midrun.root import Root
-from midrun.safepoint import STEP, SafePoints
+from midrun.safepoint import SafePoints
 from midrun.sample import NOTHING, Reading, Sample
 from midrun.services import Service, wait_until_ready
 from midrun.shell.hooks import ShellHooks
@@ -231,22 +232,24 @@ class Run:
     def end_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a training batch, and do what is due."""
         self.publish(batch_idx)
-        asks = self._asks
-        if asks[0] != asks[1]:
-            # A face waits, and this loop may be one that never leaves the GIL for long.
-            time.sleep(_GIL_BREAK)
+        self._yield_gil()
         if self.points.is_awaited or not self._steady:
             self.points.reach_batch_end()
 
     def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
         self.publish(batch_idx)
-        if self._asks[0] != self._asks[1]:
-            time.sleep(_GIL_BREAK)
+        self._yield_gil()
         with self.loop.flight.at(batch):
             self.points.reach_evaluation()
         if self.loop.ends_after_batch:
             raise Halt
+
+    def _yield_gil(self) -> None:
+        """Let a face that waits have its turn: this loop may be one that never leaves the GIL for long."""
+        asks = self._asks
+        if asks[0] != asks[1]:
+            time.sleep(_GIL_BREAK)
 
     def resample(self) -> None:
         """Show also what has been logged since the last safe point, in what came after it in the same hook."""

@@ -10,17 +10,16 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING
 
-from midrun.command import Command, ErrorRecord, Place
+from midrun.command import STEP, Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION, Kind
 from midrun.control_log import line_of
 from midrun.fs.faults import Conflict, Fault, message, trace
 from midrun.hold import Active, Cancelled, Caught, Released, is_hold
 
 if TYPE_CHECKING:
-    from midrun.exception import ExceptionRecord
+    from midrun.ending import ExceptionRecord
     from midrun.run import Run
 
-STEP = "before_optimizer_step"
 _NEVER = (float("inf"), float("inf"))
 """The step and epoch of what is never due."""
 _MANY = 32

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from midrun.control_log import ControlLogRecord
-from midrun.exception import ExceptionRecord
+from midrun.ending import ExceptionRecord
 from midrun.finite import FiniteRecord
 from midrun.fs.later import Later
 from midrun.fs.schema import schema_of

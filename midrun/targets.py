@@ -1,19 +1,32 @@
-"""Changes: what a command did to the optimizers of a run, and which of them it was meant for."""
+"""Targets: which optimizers and parameter groups a command is meant for, and what is reported of a change to them."""
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from midrun.fs.faults import Conflict, Invalid
-from midrun.sample import is_real_scalar
+from midrun.command import Change
+from midrun.fs.faults import Conflict, invalid
+
+
+def path_of(optimizer: int, group: int, option: str) -> str:
+    """Return what the control log and the history call an option of an optimizer's group."""
+    return f"optimizers/{optimizer}/groups/{group}/{option}"
+
+
+class ChangeReport(TypedDict):
+    """What a change to the optimizers did."""
+
+    changes: list[Change]
+    will_be_overwritten_by: list[str]
+    """Classes of the schedulers that set the same themselves: the change does not last under them, or may not."""
+    notes: list[str]
 
 
 class Target(NamedTuple):
@@ -29,10 +42,9 @@ class Target(NamedTuple):
         """What an error or a note calls it."""
         return f"optimizer {self.number} ({type(self.optimizer).__name__})"
 
-
-def invalid(argument: str, message: str, kind: str = "value_error") -> Invalid:
-    """Return the fault of an argument that a command does not take."""
-    return Invalid(message, errors=[{"loc": [argument], "msg": message, "type": kind}])
+    def path(self, group: int, option: str) -> str:
+        """Return what the control log calls an option of a group."""
+        return path_of(self.number, group, option)
 
 
 def targets(optimizers: Sequence[Optimizer], optimizer: int | None, group: int | None = None) -> list[Target]:
@@ -70,28 +82,6 @@ def _check_number(argument: str, number: int, count: int, owner: str) -> None:
             f"there is no {argument} {number}: {owner} has {count}, so give a number from 0 to {count - 1}",
             "out_of_range",
         )
-
-
-def number_of(value: object) -> float | None:
-    """Return a number of a parameter group or scheduler as a float; None for what is none.
-
-    Waits for the device of a tensor. One that is spread over ranks, such as a DTensor, is none: see `is_real_scalar`.
-    """
-    if isinstance(value, torch.Tensor):
-        return float(value.item()) if is_real_scalar(value) else None
-    return float(value) if isinstance(value, (int, float, np.number)) and not isinstance(value, bool) else None
-
-
-def json_of(value: object) -> Any:  # noqa: ANN401 - JSON is of many types
-    """Return a value of a parameter group as JSON can show it."""
-    if isinstance(value, (list, tuple)):
-        return [json_of(item) for item in value]
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    number = number_of(value)
-    if number is None:
-        return repr(value)
-    return number if math.isfinite(number) else repr(number)
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from typing import Any, NoReturn, TypedDict, cast
 import numpy as np
 import torch
 
-from midrun.fs.faults import message
+from midrun.fs.faults import invalid, message
 from midrun.nested import bounded
-from midrun.sample import is_real_scalar
-from midrun.targets import invalid
+from midrun.scalar import holds, is_real_scalar
 
 
 class Tunable(TypedDict, total=False):
@@ -181,19 +180,13 @@ def _fits(present: object, value: object) -> bool:
 
 
 def _as_scalar(present: torch.Tensor, value: Any, path: str) -> Any:  # noqa: ANN401 - as above
-    if type(present) not in (torch.Tensor, torch.nn.Parameter) or present.numel() != 1 or present.is_complex():
+    if not is_real_scalar(present):
         _refuse(
             "name", f"{path!r} is a tensor of shape {tuple(present.shape)}: only a single number can be set", "type"
         )
     like: Any = False if present.dtype is torch.bool else 0.0 if present.is_floating_point() else 0
     new = _as(like, value, path)
-    try:
-        kept = torch.empty((), dtype=present.dtype).fill_(new)
-        # An integer wraps around: -1 would become 255 in a uint8.
-        fits = bool(torch.isfinite(kept)) if present.is_floating_point() else kept.item() == new
-    except (RuntimeError, OverflowError):
-        fits = False
-    if not fits:
+    if not holds(present.dtype, new):
         _refuse("value", f"{value!r:.100} does not fit {path!r}, which is of {present.dtype}", "range")
     return new
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from midrun.command import Command
+from midrun.command import STEP, Command
 from midrun.commands.kind import EVALUATION, Arguments, Kind
 from midrun.fs.faults import Conflict, NotFound
 from midrun.hold import is_hold
@@ -35,7 +35,7 @@ class Hold(Kind):
     name = "hold"
     Arguments = Reason
     bare = "reason"
-    points = ("before_optimizer_step", EVALUATION)
+    points = (STEP, EVALUATION)
     on_every_rank = True
 
     def admit(self, run: Run, args: Reason) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from midrun.callbacks import ARGUMENTS, UNSERVED
-from midrun.safepoint import STEP
+from midrun.command import STEP
 from midrun.shell import scripts
 from midrun.shell.hooks import FAILING
 from midrun.shell.payload import array_of
