@@ -52,6 +52,6 @@ def holds(dtype: torch.dtype, value: float) -> bool:
     """
     try:
         held = torch.tensor(value, dtype=dtype, device="cpu").item()
-    except (RuntimeError, OverflowError):
+    except (RuntimeError, OverflowError, ValueError):
         return False
     return math.isfinite(held) and (held == 0) == (value == 0) if dtype.is_floating_point else held == value
