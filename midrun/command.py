@@ -54,7 +54,7 @@ class CommandRecord(TypedDict):
     execution: dict[str, Any]
     status: Status
     source: str
-    """Who asks: rest, fuse, spool, command line, hook, script or python."""
+    """Who asks: rest, fuse, spool, command line, hook, script, python or finite check."""
     via: str
     """The way it came."""
     submitted: float

@@ -46,7 +46,9 @@ class Hold(Kind):
                 "an exception holds the run, which ends with it when it is released: there is nothing to hold"
             )
         if run.holds.stopped:
-            raise Conflict("a stop has run: there is nothing to hold until the next fit, validate or test begins")
+            raise Conflict(
+                "a stop has run: there is nothing to hold until the next fit, validate, test or predict begins"
+            )
 
     def do(self, run: Run, args: Reason, command: Command) -> dict[str, Any]:
         """Stand still until somebody lets go."""

@@ -1,8 +1,8 @@
 """The scripts of a run: `hooks/light/` and `hooks/heavy/`, and which of them are executable now.
 
-A script is the user's from the moment when it is there: none is ever written over. `midrun-hooks-state.json` has the
-digest of each that midrun made, so that a newer midrun renews those alone that nobody has touched, and makes none again
-that somebody has deleted.
+What somebody has edited is never written over. `midrun-hooks-state.json` has the digest of each script that midrun
+made, so that a newer midrun, or a user's own set, replaces those alone that nobody has edited, and midrun makes none of
+its own again that somebody has deleted.
 """
 
 from __future__ import annotations
