@@ -14,7 +14,7 @@ from midrun.command import Command, CommandRecord
 from midrun.commands import ANY, KINDS, command_of
 from midrun.commands.kind import Arguments, Kind
 from midrun.ending import ExceptionRecord
-from midrun.fs.control import LEGAL_ID, Form, Writer
+from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Form, Writer
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
 from midrun.fs.later import Later
 from midrun.fs.tree import Control, Dir, file
@@ -261,5 +261,5 @@ def _written(kind: Kind, args: Arguments, writer: Writer) -> Command:
 def _token(writer: Writer) -> str | None:
     """Return the id that a face has chosen for what it writes."""
     if writer.token is not None and not LEGAL_ID.fullmatch(writer.token):
-        raise Invalid(f"{writer.token!a:.200} is no id of a command")
+        raise Invalid(f"{writer.token!a:.200} is no id of a command: {LEGAL_ID_WORDS}")
     return writer.token

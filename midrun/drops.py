@@ -242,7 +242,8 @@ class Drops:
             write()
         except OSError as error:
             if service.state != "failed":
-                service.fail(f"the spool can't be written: {error}; what comes by a face is done all the same")
+                done = "commands that come by REST or the mount are done all the same"
+                service.fail(f"the spool can't be written: {error}; {done}")
             return False
         service.run()
         return True

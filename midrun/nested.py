@@ -126,11 +126,14 @@ def _form(value: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
 def insist_on_numbers(tensor: torch.Tensor, *layouts: torch.layout) -> None:
     """Raise TypeError for a tensor that has no numbers of its own here, or has them in another layout."""
     if not is_here(tensor):
-        raise TypeError(f"a {type(tensor).__name__} may be spread over devices or ranks")
+        raise TypeError(f"it is a {type(tensor).__name__}, whose numbers may be spread over devices or ranks")
     if tensor.is_meta:
         raise TypeError("it is on the meta device, and has no numbers")
     if tensor.layout not in layouts or tensor.is_quantized or tensor.is_nested:
-        raise TypeError(f"only {' and '.join(_LAYOUTS[layout] for layout in layouts)} tensors have a plain form")
+        own = _LAYOUTS.get(tensor.layout, str(tensor.layout))
+        what = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else own
+        kept = " and ".join(_LAYOUTS[layout] for layout in layouts)
+        raise TypeError(f"it is {what}, and only {kept} tensors have a plain form")
 
 
 def dtype_of(tensor: torch.Tensor) -> str:

@@ -181,7 +181,8 @@ class Queue:
         except Fault as fault:
             later.fail(fault)
         except Exception as error:  # noqa: BLE001 - who waits must be told
-            later.fail(Fault(f"it could not be taken in: {type(error).__name__}: {message(error)}"))
+            why = f"{type(error).__name__}: {message(error)}"
+            later.fail(Fault(f"it was not taken in, by a mistake of midrun's own; please report it: {why}"))
 
     def accept(self, command: Command, *, is_dropped: bool = False) -> dict[str, Any]:
         """Take in a command, and return what its sender is told. Raises `Fault`, and `Stays` for a file that stays."""
@@ -228,7 +229,7 @@ class Queue:
     def refuse_used(self, command: Command) -> None:
         """Raise `Conflict` where another command has the id, or had it."""
         if command.id in self.table or command.id in self._drops.used:
-            raise Conflict(f"the id {command.id!r} is used: each command has one of its own")
+            raise Conflict(f"the id {command.id!r} is used already: send it with another id, or without one")
 
     def _write_executing(self, command: Command, written: SimpleQueue[bool]) -> None:
         self._drops.put("executing", command)

@@ -413,7 +413,7 @@ class Run:
         if watched and watcher.state != "running":
             watcher.run()
         elif not watched and watcher.state == "running":
-            watcher.turn_off("no face runs")
+            watcher.turn_off("neither the mount nor REST runs")
 
     def _greet(self) -> None:
         """Say, once, where to look: when each face shows the run, or has said why it does not."""
@@ -428,5 +428,5 @@ class Run:
         self.log.say(" and ".join(filter(None, (self.rest.url, mounted))) or str(self.directory))
 
     def log_crash(self, text: str, kind: str) -> None:
-        """Say that a task of midrun's own failed."""
-        self.log.alert(f"a task failed:\n{text}", f"task {kind}")
+        """Say that something of midrun's own failed: once for each kind of error."""
+        self.log.alert(f"a part of midrun failed, and training goes on; please report it:\n{text}", once=f"task {kind}")

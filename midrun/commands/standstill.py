@@ -14,6 +14,7 @@ from midrun.hold import is_hold
 if TYPE_CHECKING:
     from midrun.run import Run
 
+_ACTIVE = "it is an active hold"
 _Id = Annotated[str, Field(min_length=1, max_length=128, description="The command's id.")]
 
 
@@ -131,16 +132,14 @@ class Cancel(Kind):
         """Refuse what is not waiting."""
         record = run.queue.table.record(args.id)
         if record is None or record["status"] != "queued":
-            raise _no_such(run, args.id) or Conflict(
-                f"only what waits can be cancelled, and {args.id!r} does not: {_status(run, args.id)}"
-            )
+            raise _no_such(run, args.id) or _not_waiting(run, args.id)
 
     def do(self, run: Run, args: CommandId, command: Command) -> dict[str, Any]:
         """Cancel it, unless training has just begun to do it."""
         id_ = args.id
         cancelled = run.queue.cancel([c for c in run.queue.table.queued if c.id == id_], command.record["source"])
         if not cancelled:
-            raise Conflict(f"only what waits can be cancelled, and {id_!r} does not: {_status(run, id_)}")
+            raise _not_waiting(run, id_)
         return {"cancelled": id_}
 
 
@@ -173,10 +172,16 @@ def _no_such(run: Run, id_: str) -> NotFound | None:
     return None if id_ in run.queue.table else NotFound(f"no command has the id {id_!r}; the last 1000 are kept")
 
 
+def _not_waiting(run: Run, id_: str) -> Conflict:
+    status = _status(run, id_)
+    instead = "; release it instead" if status == _ACTIVE else ""
+    return Conflict(f"only what waits can be cancelled, and {id_!r} does not: {status}{instead}")
+
+
 def _status(run: Run, id_: str) -> str:
     record = run.queue.table.record(id_)
     if record is None:
         return "it is unknown"
     if is_hold(record["kind"]) and record["status"] == "executing":
-        return "it is an active hold" if run.holds.covers(id_) else "it has been released"
+        return _ACTIVE if run.holds.covers(id_) else "it has been released"
     return f"it is {record['status']}"

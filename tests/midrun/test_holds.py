@@ -314,6 +314,8 @@ def test_only_a_hold_that_is_not_active_yet_can_be_cancelled(tmp_path: Path) -> 
         sent["scheduled"] = model.give("hold", {"safe_point": EPOCH})
         sent["joined"] = model.give("hold")
         done(model.live, sent["joined"])
+        with pytest.raises(Conflict, match="it is an active hold; release it instead"):
+            model.give("cancel", id=active.id)
         for id_ in (active.id, sent["joined"].id):
             with pytest.raises(Conflict, match="only what waits"):
                 model.give("cancel", id=id_)

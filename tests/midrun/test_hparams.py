@@ -220,6 +220,28 @@ def test_a_path_that_is_declared_with_null_has_no_limits_and_is_shown() -> None:
     assert set_tunable(module, "value", 2.0) == (1.0, 2.0)
 
 
+def test_an_error_of_the_model_s_that_has_no_words_is_told_all_the_same() -> None:
+    class MuteError(AttributeError):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class Moody:
+        midrun_tunable_hparams = ("value",)
+
+        @property
+        def value(self) -> float:
+            raise MuteError
+
+        @value.setter
+        def value(self, value: float) -> None:
+            raise AssertionError("what can't be read is not set")
+
+    shown = tunables(Moody())["hparams"]["value"]
+    assert shown == {"error": "the model has no 'value': <exception str() failed>"}
+    with pytest.raises(Invalid, match="'value' can't be read: MuteError"):
+        set_tunable(Moody(), "value", 1.0)
+
+
 def test_a_present_value_that_can_t_be_shown_does_no_harm() -> None:
     class Mute:
         def __str__(self) -> str:
