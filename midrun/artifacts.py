@@ -104,14 +104,25 @@ class Store:
         word: str = "",
         suffix: str = "",
     ) -> dict[str, Any]:
-        """Have `write` make a file, or a directory, aside; show it whole; put it into the index. Raises OSError.
+        """Have `write` make a file, or a directory, aside; show it whole; put it into the index.
+
+        Returns the result of the command, with the artifact's entry in the index. Raises OSError where the disk
+        does not take it, and whatever `write` raises; then nothing is left of it.
 
         Parameters
         ----------
         folder
             The directory that it goes to, below the artifact directory.
-        label, word, suffix
-            What its name has behind and before the epoch and step, and at the end.
+        write
+            Called with the path at which it is to be made.
+        command
+            The command that asks for it.
+        label
+            Words of the user's, which its name has behind the epoch and step.
+        word
+            What its name begins with.
+        suffix
+            What its name ends in, without the dot; "" for a directory.
         """
         into = self.directory / folder
         into.mkdir(parents=True, exist_ok=True)

@@ -164,7 +164,7 @@ def write_batch(run: Run, path: str) -> None:
 
 
 def write_loss(run: Run, path: str) -> None:
-    """Save the loss. Raises Conflict when there is none."""
+    """Save the loss as Lightning passes it on, and what made it. Raises Conflict where no batch has one now."""
     loss = run.loop.flight.loss
     if loss is None:
         raise Conflict(

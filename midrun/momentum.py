@@ -85,7 +85,7 @@ def reset_momentum(optimizers: Sequence[Optimizer], *, optimizer: int | None = N
 
     Step counts and second moments stay, so Adam does not begin anew: its next steps are small until its mean has built
     up. The training thread calls this, between steps. Raises `Refused` if none of the optimizers keeps momentum,
-    `Invalid` for the number of an optimizer that there is not, `Conflict` without any. A fault has changed nothing.
+    `Invalid` for the number of an optimizer that does not exist, `Conflict` without any. A fault has changed nothing.
     """
     chosen = targets(optimizers, optimizer)
     having = [target for target in chosen if _has_momentum(target.optimizer)]

@@ -337,7 +337,10 @@ def _remembered(target: Target) -> dict[int, dict[str, float]]:
 
 
 def _adjust_asgd(optimizer: Optimizer, group: dict[str, Any]) -> int:
-    """Compute ASGD's next rate as its last step would have with the group's rate; returns for how many parameters."""
+    """Compute the rate of ASGD's next step anew from the group's rate, and return for how many parameters.
+
+    Each step of `torch.optim.ASGD` ends with eta = lr / (1 + lambd * lr * step) ** alpha, which the next step uses.
+    """
     count = 0
     rate = number_of(group["lr"]) or 0.0
     for parameter in group["params"]:
@@ -365,7 +368,7 @@ def _adjust_rprop(optimizer: Optimizer, group: dict[str, Any], ratio: float | No
     return count
 
 
-# ---- schedulers
+# ---- the command
 
 
 def set_learning_rate(
@@ -380,7 +383,7 @@ def set_learning_rate(
 
     Without `group` the first group of each optimizer gets `value` and its other groups keep their proportion to it.
     The training thread calls this, between steps. Raises `Invalid` for a value that is no finite number from 0 up, or
-    that a rate can't hold, and for numbers of optimizers and groups that there are not; `Refused` where a group's
+    that a rate can't hold, and for the number of an optimizer or group that does not exist; `Refused` where a group's
     rate is no number; `Conflict` without an optimizer. A fault has changed nothing.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -30,7 +30,7 @@ def write_snapshot(run: Run, path: str) -> None:
 
 
 def state(run: Run) -> dict[str, Any]:
-    """Return the state."""
+    """Return where training is, its metrics and learning rates, the memory in bytes, and versions."""
     sample = run.loop.sample(run.loop.batch)
     values = sample.values()
     return {

@@ -50,8 +50,8 @@ class Target(NamedTuple):
 def targets(optimizers: Sequence[Optimizer], optimizer: int | None, group: int | None = None) -> list[Target]:
     """Return the optimizers and groups that two arguments name; None names all.
 
-    Raises `Conflict` where there is no optimizer, and `Invalid` for a number out of range and for a group of nobody
-    knows which optimizer.
+    Raises `Conflict` where there is no optimizer, and `Invalid` for a number out of range, and for a group where
+    there are several optimizers and none is named.
     """
     if not optimizers:
         raise Conflict("the run has no optimizer now: ask again when it trains")

@@ -26,7 +26,11 @@ class Rate(Arguments):
 
     value: float = Field(ge=0, allow_inf_nan=False, description="The learning rate.")
     optimizer: _Optimizer = None
-    group: _Group = None
+    group: _Number | None = Field(
+        default=None,
+        description="Which parameter group, counted from 0. "
+        "Without it the first gets the value, and the others keep their proportion to it.",
+    )
 
 
 class Which(Arguments):

@@ -87,7 +87,7 @@ class HooksIndex(TypedDict):
 
 
 class Hooked(Protocol):
-    """What shell hooks need of a run: `Run` on rank zero, `Follower` on the others."""
+    """What shell hooks need of a run: `Run` on rank zero, `follower._Member` on the others."""
 
     config: MidrunConfig
     loop: Loop
@@ -307,7 +307,7 @@ class ShellHooks:
 
 
 class Hooks(Dir):
-    """The shell hooks."""
+    """The scripts that run at Lightning's callbacks: which are executable, and what became of them."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
