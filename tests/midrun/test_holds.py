@@ -364,7 +364,7 @@ def test_only_an_active_hold_can_be_released(tmp_path: Path) -> None:
     steer(model, tmp_path, act_and_say)
 
 
-def test_what_is_queued_when_the_stage_ends_expires(tmp_path: Path) -> None:
+def test_what_is_queued_when_the_session_ends_expires(tmp_path: Path) -> None:
     sent: list[Any] = []
 
     def send() -> None:
@@ -468,7 +468,7 @@ def test_what_came_before_a_release_is_done_before_it(tmp_path: Path) -> None:
 # ---- after a stop
 
 
-def test_after_a_stop_nothing_is_held_until_the_next_stage_begins(tmp_path: Path) -> None:
+def test_after_a_stop_nothing_is_held_until_the_next_session_begins(tmp_path: Path) -> None:
     refused = []
 
     class Model(Steered):
