@@ -84,6 +84,11 @@ class Invalid(Fault):
         return Invalid(self.message, errors or None)
 
 
+def invalid(argument: str, message: str, kind: str = "value_error") -> Invalid:
+    """Return the fault of an argument that is not taken."""
+    return Invalid(message, errors=[{"loc": [argument], "msg": message, "type": kind}])
+
+
 class TooLarge(Fault):
     """What was written is longer than a node takes."""
 

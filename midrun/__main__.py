@@ -1,4 +1,4 @@
-"""`python -m midrun`: the command line, for whoever has not its program on the PATH."""
+"""`python -m midrun`: the command line, for anyone without the `midrun` program on the PATH."""
 
 from __future__ import annotations
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from midrun.fs.disk import aside, remove, sweep, sync_directory, write_whole
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, Link, file
-from midrun.records import ARTIFACTS
 
 if TYPE_CHECKING:
     from midrun.command import Command
     from midrun.run import Run
 
+FOLDERS = ("checkpoints", "snapshots", "debug")
+"""The directories in the artifact directory."""
 _LONGEST_LABEL = 120
 """Bytes of a label in a file name."""
 
@@ -67,6 +68,7 @@ class Written(TypedDict):
     global_step: int
     epoch: int
     time: float
+    """When it was there, whole. Seconds since 1970."""
 
 
 class WrittenIndex(TypedDict):
@@ -94,7 +96,7 @@ class Store:
 
     def write(
         self,
-        kind: str,
+        folder: str,
         write: Callable[[str], object],
         command: Command,
         label: str | None,
@@ -102,27 +104,38 @@ class Store:
         word: str = "",
         suffix: str = "",
     ) -> dict[str, Any]:
-        """Have `write` make a file, or a directory, aside; show it whole; put it into the index. Raises OSError.
+        """Have `write` make a file, or a directory, aside; show it whole; put it into the index.
+
+        Returns the result of the command, with the artifact's entry in the index. Raises OSError where the disk
+        does not take it, and whatever `write` raises; then nothing is left of it.
 
         Parameters
         ----------
-        kind
+        folder
             The directory that it goes to, below the artifact directory.
-        label, word, suffix
-            What its name has behind and before the epoch and step, and at the end.
+        write
+            Called with the path at which it is to be made.
+        command
+            The command that asks for it.
+        label
+            Words of the user's, which its name has behind the epoch and step.
+        word
+            What its name begins with.
+        suffix
+            What its name ends in, without the dot; "" for a directory.
         """
-        folder = self.directory / kind
-        folder.mkdir(parents=True, exist_ok=True)
+        into = self.directory / folder
+        into.mkdir(parents=True, exist_ok=True)
         place = self._run.points.place(None)
         where = f"epoch={place['epoch']}-step={place['global_step']}{_tail(label)}"
-        path = _unused(folder, f"{word}-{where}" if word else where, suffix)
+        path = _unused(into, f"{word}-{where}" if word else where, suffix)
         made = aside(path)
         try:
             write(str(made))
             size = _sync(made)
             made.rename(path)
             made = path
-            sync_directory(folder)
+            sync_directory(into)
             written = Written(
                 id=path.name,
                 path=str(path),
@@ -130,13 +143,13 @@ class Store:
                 label=label,
                 kind=command.record["kind"],
                 command=command.id,
-                control_revision=self._run.queue.ledger.revision,
+                control_revision=self._run.queue.control_log.revision,
                 global_step=place["global_step"],
                 epoch=place["epoch"],
                 time=time.time(),
             )
-            index = folder / "index.json"
-            write_whole(index, render(index.name, {"artifacts": [written, *self.index(kind)["artifacts"]]}))
+            index = into / "index.json"
+            write_whole(index, render(index.name, {"artifacts": [written, *self.index(folder)["artifacts"]]}))
         except BaseException as error:
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             remove(made)
@@ -148,14 +161,14 @@ class Store:
 
     def sweep(self) -> None:
         """Remove what a process that was killed has left half written; none takes a day to write."""
-        for kind in ARTIFACTS:
+        for folder in FOLDERS:
             with suppress(OSError, ValueError):
-                sweep(self.directory / kind, older=_DAY, folders=True)
+                sweep(self.directory / folder, older=_DAY, folders=True)
 
-    def index(self, kind: str) -> WrittenIndex:
+    def index(self, folder: str) -> WrittenIndex:
         """Return what is in the index; a file that is no index is none."""
         try:
-            index = json.loads((self.directory / kind / "index.json").read_bytes())
+            index = json.loads((self.directory / folder / "index.json").read_bytes())
             return WrittenIndex(artifacts=[dict(item) for item in index["artifacts"]])  # type: ignore[misc]  # as written
         except (OSError, ValueError, KeyError, TypeError):
             return WrittenIndex(artifacts=[])

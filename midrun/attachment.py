@@ -19,8 +19,8 @@ from midrun.log import tell
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
+    from midrun.ending import Ending, Outcome
     from midrun.follower import Follower
-    from midrun.loop import Ending, Outcome
     from midrun.ranks import Ranks
     from midrun.run import Run
 
@@ -138,7 +138,8 @@ class Attachment:
         self._stop()
 
     def _start(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
-        from midrun.loop import Ending, LightningLoop  # noqa: PLC0415 - these load torch
+        from midrun.ending import Ending  # noqa: PLC0415 - these load torch
+        from midrun.loop import Loop  # noqa: PLC0415
         from midrun.ranks import Ranks  # noqa: PLC0415
         from midrun.run import Run  # noqa: PLC0415
 
@@ -149,22 +150,21 @@ class Attachment:
         if directory is None:
             self._follow(trainer, module, ranks)
             return
-        run = self.run = Run(
-            self.config, self._run_id, directory, LightningLoop(trainer, module), ranks, port=self._port
-        )
+        run = self.run = Run(self.config, self._run_id, directory, Loop(trainer, module), ranks, port=self._port)
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
         self.quicken(module)
         # Lightning calls all callbacks' before the model's own, in which the run begins.
-        run.hooks.call("setup", {"stage": stage})
+        run.shell_hooks.call("setup", {"stage": stage})
 
     def _follow(self, trainer: Trainer, module: LightningModule, ranks: Ranks) -> None:
         """Do what a later rank does: run the shell hooks, where it is to."""
-        from midrun.follower import Follower  # noqa: PLC0415 - these load torch
-        from midrun.loop import Ending, LightningLoop  # noqa: PLC0415
+        from midrun.ending import Ending  # noqa: PLC0415 - these load torch
+        from midrun.follower import Follower  # noqa: PLC0415
+        from midrun.loop import Loop  # noqa: PLC0415
 
         if self.config.hooks_enabled and self.config.hooks_rank_policy == "all":
-            self._follower = Follower(self.config, LightningLoop(trainer, module), ranks)
+            self._follower = Follower(self.config, Loop(trainer, module), ranks)
             self._ending = Ending(trainer, raised=self._raised, over=self._stop)
             self._follower.start()
 
@@ -192,8 +192,8 @@ class Attachment:
             finally:
                 self._port = run.rest.port
 
-    def _tell(self, message: str, kind: str | None = None) -> None:
+    def _tell(self, message: str, once: str | None = None) -> None:
         if self.run is not None:
-            self.run.log.alert(message, kind)
+            self.run.log.alert(message, once)
         else:
             tell(logging.WARNING, message)

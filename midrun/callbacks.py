@@ -63,7 +63,7 @@ class Caller(Callback):
         return callbacks
 
     def attach(self) -> None:
-        """Be called from the next callback on. One thread says so, whichever: to append is one step."""
+        """Be called from the next callback on. Any thread may call it, one at a time: an append is atomic."""
         if not any(callback is self for callback in self._callbacks):
             self._callbacks.append(self)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from midrun.command import STEP
 from midrun.fs.faults import Conflict, message
 from midrun.fs.render import jsonable, render
 from midrun.nested import (
@@ -30,7 +31,7 @@ from midrun.nested import (
     is_container,
     word_of,
 )
-from midrun.sample import is_here
+from midrun.scalar import is_here
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -163,7 +164,7 @@ def write_batch(run: Run, path: str) -> None:
 
 
 def write_loss(run: Run, path: str) -> None:
-    """Save the loss. Raises Conflict when there is none."""
+    """Save the loss as Lightning passes it on, and what made it. Raises Conflict where no batch has one now."""
     loss = run.loop.flight.loss
     if loss is None:
         raise Conflict(
@@ -180,7 +181,7 @@ def write_gradients(run: Run, path: str) -> None:
     gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
     if not gradients:
         raise Conflict("no parameter has a gradient here: they are made by backward()")
-    if run.loop.flight.scales and run.points.at not in ("before_optimizer_step", None):
+    if run.loop.flight.scales and run.points.at not in (STEP, None):
         raise Conflict(
             "between two optimizer steps nothing tells whether a GradScaler has scaled the gradients: save them at"
             " before_optimizer_step"

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from midrun.commands.kind import Arguments, Kind, When
 
 Status = Literal["queued", "executing", "succeeded", "failed", "cancelled", "expired"]
+STEP = "before_optimizer_step"
+"""The safe point at which gradients are there and the step is not made."""
 IN_REQUEST = ("body", "args")
 """Where the arguments are in a request that names its kind."""
 OVER = ("succeeded", "failed", "cancelled", "expired")
@@ -52,13 +54,15 @@ class CommandRecord(TypedDict):
     execution: dict[str, Any]
     status: Status
     source: str
-    """Who asks: rest, fuse, spool, command line, hook, script or python."""
+    """Who asks: rest, fuse, spool, command line, hook, script, python or finite check."""
     via: str
     """The way it came."""
     submitted: float
-    """Seconds of the wall clock, as all times here."""
+    """When it came. Seconds since 1970."""
     started: float | None
+    """When it began to be done. Seconds since 1970."""
     finished: float | None
+    """When it was over. Seconds since 1970."""
     place: Place | None
     """Where in training it was done."""
     result: dict[str, Any] | None
@@ -70,7 +74,7 @@ class CommandRecord(TypedDict):
 class Command:
     """One command. Its record is replaced whole, so any thread may read it.
 
-    Whoever decides what becomes of it takes it first (`take`), and only one can.
+    Whoever decides what becomes of it claims it first (`claim`), and only one can.
     """
 
     def __init__(
@@ -112,11 +116,11 @@ class Command:
         )
         self.released_by: str | None = None
         """Who has let it go, if it is a hold."""
-        self.is_over = False
+        self.release_arrived = False
         """Whether that has come to the training thread."""
-        self.claim: Any = None
+        self.written: Any = None
         """Where the training thread is told that the spool knows that it is being done."""
-        self._untaken = [True]
+        self._unclaimed = [True]
 
     @property
     def id(self) -> str:
@@ -129,14 +133,14 @@ class Command:
         return self.record["status"]
 
     @property
-    def is_taken(self) -> bool:
-        """Whether somebody has taken it."""
-        return not self._untaken
+    def is_claimed(self) -> bool:
+        """Whether somebody has claimed it."""
+        return not self._unclaimed
 
-    def take(self) -> bool:
-        """Take it, in order to do, cancel or expire it; return False if somebody else has. It never waits."""
+    def claim(self) -> bool:
+        """Claim it, in order to do, cancel or expire it; return False if somebody else has. It never waits."""
         try:
-            return self._untaken.pop()
+            return self._unclaimed.pop()
         except IndexError:
             return False
 

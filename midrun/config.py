@@ -41,13 +41,14 @@ class MidrunConfig:
     artifact_dir
         Where checkpoints, snapshots and debug captures go; None is `artifacts` in the run directory.
     torch_debug_enabled
-        Start PyTorch's `torch.distributed.debug` server in a distributed run. It listens on all interfaces.
+        No effect in this version. Start PyTorch's `torch.distributed.debug` server in a distributed run. It listens on
+        all interfaces.
     torch_debug_port
-        First port to try for it.
+        No effect in this version. First port to try for it.
     torch_debug_port_search
-        How many ports to try for it when REST does not run beside it.
+        No effect in this version. How many ports to try for it when REST does not run beside it.
     paired_port_search_attempts
-        How many offsets, multiples of 100, to try for REST and the debug server as a pair.
+        No effect in this version. How many offsets, multiples of 100, to try for REST and the debug server as a pair.
     hooks_enabled
         Run the shell hooks that are executable.
     hooks_source_dir
@@ -57,9 +58,9 @@ class MidrunConfig:
     hooks_rank_policy
         Which ranks run hooks: "rank_zero" or "all". A later rank writes what they print to `midrun-rank-<n>.log`.
     pipeline_pressure_enabled
-        Measure how long each phase of a batch takes.
+        No effect in this version. Measure how long each phase of a batch takes.
     pipeline_pressure_window
-        How many batches the timing looks back over.
+        No effect in this version. How many batches the timing looks back over.
     break_on_backward_exception
         Hold the run when `backward()` raises, so that the batch can be inspected, until `release_exception`.
     dataloader_finite_check_enabled

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from midrun.command import Command, CommandRecord
 from midrun.commands import ANY, KINDS, command_of
 from midrun.commands.kind import Arguments, Kind
-from midrun.exception import ExceptionRecord
-from midrun.fs.control import LEGAL_ID, Form, Writer
+from midrun.ending import ExceptionRecord
+from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Form, Writer
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
 from midrun.fs.later import Later
 from midrun.fs.tree import Control, Dir, file
@@ -33,6 +33,7 @@ class ErrorEntry(TypedDict):
     """A write that was refused."""
 
     time: float
+    """When that was. Seconds since 1970."""
     path: str
     face: str
     text: str
@@ -260,5 +261,5 @@ def _written(kind: Kind, args: Arguments, writer: Writer) -> Command:
 def _token(writer: Writer) -> str | None:
     """Return the id that a face has chosen for what it writes."""
     if writer.token is not None and not LEGAL_ID.fullmatch(writer.token):
-        raise Invalid(f"{writer.token!a:.200} is no id of a command")
+        raise Invalid(f"{writer.token!a:.200} is no id of a command: {LEGAL_ID_WORDS}")
     return writer.token

@@ -15,6 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from midrun.config import MidrunConfig
+from midrun.fs.faults import message
+from midrun.lightnings import is_lightnings
 from midrun.log import tell
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ def run_directory(trainer: Trainer, run_id: str) -> str:
         try:
             own = _of_logger(trainer.loggers[0], trainer)
         except Exception as error:  # noqa: BLE001 - a logger is anybody's code, and training must go on
-            tell(logging.WARNING, f"the logger does not say where it keeps the run ({type(error).__name__}: {error})")
+            why = f"{type(error).__name__}: {message(error)}"
+            tell(logging.WARNING, f"the logger does not say where it keeps the run ({why})")
     return own or os.path.join(_root(None, trainer), "midrun", run_id)
 
 
@@ -75,10 +78,7 @@ def _own_directory(logger: Any) -> str | None:  # noqa: ANN401 - any package's l
 
 def _keeps_own_directory(logger: Any) -> bool:  # noqa: ANN401 - any package's logger
     """Whether `logger` is one of the two kinds, of either of the packages that Lightning comes in, or a subclass."""
-    return any(
-        kind.__name__ in _OWN_DIRECTORY and kind.__module__.partition(".")[0] in {"lightning", "pytorch_lightning"}
-        for kind in type(logger).__mro__
-    )
+    return any(kind.__name__ in _OWN_DIRECTORY and is_lightnings(kind.__module__) for kind in type(logger).__mro__)
 
 
 def _root(save_dir: object, trainer: Trainer) -> str:

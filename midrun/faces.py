@@ -74,7 +74,7 @@ class Rest(FaceProcess):
         if listener is None:
             listener = ports.listen(host, self._config.rest_port, self._config.rest_port_search)
         self.port, self._listened = listener.getsockname()[1], True
-        self.service.told()
+        self.service.announce()
         if not again and not ports.is_loopback(host):
             self.service.warn(f"it listens on {host}, not on this machine alone, and asks for no password")
         return listener

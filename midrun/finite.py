@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 import torch
 
-from midrun.command import Command
-from midrun.commands.standstill import Hold, Reason
+from midrun.commands.standstill import Hold
 from midrun.fs.faults import Fault, message
 from midrun.nested import Part, Unreadable, parts
 
@@ -39,6 +38,7 @@ class Finding(TypedDict):
     epoch: int
     batch: int | None
     time: float
+    """When it was found. Seconds since 1970."""
 
 
 class FiniteRecord(TypedDict):
@@ -139,9 +139,7 @@ class FiniteCheck:
     def _hold(self, reason: str) -> None:
         """Ask for a hold, and wait until it is taken in: in training it stands at this batch."""
         taken: SimpleQueue[None] = SimpleQueue()
-        hold = Command(Hold(), Reason(reason=reason), source="finite check")
-        hold.points = _POINTS
-        later = self._run.queue.submit(hold)
+        later = self._run.queue.hold(reason, _POINTS, "finite check")
         later.tell(lambda: taken.put(None))
         try:
             taken.get(timeout=_PATIENCE)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from midrun.lightnings import is_lightnings
+
 if TYPE_CHECKING:
     from types import FrameType
 
     from lightning.pytorch import Trainer
-
-_LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 
 class Flight:
@@ -118,7 +118,7 @@ def _of(error: BaseException) -> Iterator[FrameType]:
 
 def _loss_in(frame: FrameType) -> torch.Tensor | None:
     """Return the loss that one of Lightning's functions has in its hands."""
-    if not str(frame.f_globals.get("__name__")).startswith(_LIGHTNING):
+    if not is_lightnings(frame.f_globals.get("__name__")):
         return None
     found: Any = None
     match frame.f_code.co_name:

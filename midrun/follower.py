@@ -93,7 +93,7 @@ class _Member:
         url = _record(self.directory).get("rest_url")
         return url if isinstance(url, str) else None
 
-    def changed(self) -> None:
+    def void_cached(self) -> None:
         """Tell nobody: a later rank has no face."""
 
     def take_drops(self) -> None:

@@ -21,6 +21,7 @@ from midrun.fs.tree import Dir, Leaf, file
 from midrun.sample import NOTHING, Sample, Scalar
 from midrun.series import Series, is_equal
 from midrun.services import Service
+from midrun.targets import path_of
 from midrun.worker import Worker
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class History:
         """Add what is new in a sample; waits for a device that still computes one of its values."""
         values = sample.values()
         rates = {
-            f"optimizers/{number}/groups/{group}/lr": rate
+            path_of(number, group, "lr"): rate
             for number, groups in enumerate(values.rates)
             for group, rate in enumerate(groups)
             if sample.rates[number][group] is not None

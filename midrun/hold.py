@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from midrun.command import Command, CommandRecord, Place
-from midrun.exception import ExceptionRecord
+from midrun.ending import ExceptionRecord
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -25,7 +25,9 @@ class HoldRecord(TypedDict):
     place: Place | None
     """Where training stands, or stood."""
     since: float | None
+    """When it began. Seconds since 1970."""
     ended: float | None
+    """When it ended. Seconds since 1970."""
     released_by: str | None
     joined_ids: list[str]
     """Holds that became due meanwhile: a release of any of them lets the run go on."""
@@ -81,17 +83,17 @@ class Caught(Standing):
         self.record, self.place = record, place
         self.released_by: str | None = None
         """Who has let it go."""
-        self.is_over = False
+        self.release_arrived = False
         """Whether that has come to the training thread."""
 
 
-class LetGo(NamedTuple):
+class Released(NamedTuple):
     """Tells the training thread, in the order of what it is told, that a hold is over."""
 
     hold: Command | Caught
 
 
-class Gone(NamedTuple):
+class Cancelled(NamedTuple):
     """Tells the training thread that a command that it keeps for later is cancelled."""
 
     command: Command
@@ -132,7 +134,7 @@ class Holds:
         if hold is None:
             return None
         hold.released_by = by
-        self._run.queue.tell_training(LetGo(hold))
+        self._run.queue.tell_training(Released(hold))
         return hold.id
 
     def release_exception(self, by: str) -> str | None:
@@ -141,20 +143,20 @@ class Holds:
         if caught is None or caught.released_by is not None:
             return None
         caught.released_by = by
-        self._run.queue.tell_training(LetGo(caught))
+        self._run.queue.tell_training(Released(caught))
         return caught.record["type"]
 
     def end(self, by: str) -> str | None:
         """Let go at once what holds the run, in the training thread: what was sent meanwhile is for after it."""
         id_, active = self.release(by), self.active
         if active is not None:
-            active.command.is_over = True
+            active.command.release_arrived = True
         elif self.exception is not None:
             self.release_exception(by)
-            self.exception.is_over = True
+            self.exception.release_arrived = True
         return id_
 
-    def names(self, id_: str) -> bool:
+    def covers(self, id_: str) -> bool:
         """Whether an id is that of the hold that stands, or of one that has joined it."""
         active, hold = self.active, self._unreleased()
         return hold is not None and id_ in {hold.id, *(active.joined_ids if active is not None else ())}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from midrun.lightnings import is_lightnings
+
 if TYPE_CHECKING:
     from midrun.attachment import Attachment
     from midrun.run import Run
@@ -23,8 +25,8 @@ SAFE_POINTS = {"on_before_optimizer_step": "begin_step", "on_train_batch_end": "
 PARTS = {
     "on_train_epoch_start": "begin_epoch",
     **SAFE_POINTS,
-    "on_validation_start": "set_aside",
-    "on_validation_end": "take_up",
+    "on_validation_start": "enter_validation",
+    "on_validation_end": "leave_validation",
     "on_validation_batch_end": "end_evaluation_batch",
     "on_test_batch_end": "end_evaluation_batch",
     "on_predict_batch_end": "end_evaluation_batch",
@@ -124,4 +126,5 @@ def quick_parts(module: Any, run: Run) -> dict[str, Callable[..., None]]:  # noq
 def _does_nothing(hook: Callable[..., Any] | None) -> bool:
     """Whether a hook is Lightning's own, as it came: all of those do nothing."""
     function = getattr(hook, "__func__", None)
-    return getattr(function, "__globals__", {}).get("__name__") == "lightning.pytorch.core.hooks"
+    module = str(getattr(function, "__globals__", {}).get("__name__"))
+    return is_lightnings(module) and module.endswith(".core.hooks")

@@ -61,14 +61,14 @@ class RunLog:
         """Say what a user wants to know."""
         self._say(logging.INFO, message)
 
-    def alert(self, message: str, kind: str | None = None) -> bool:
-        """Say what is wrong and what to do about it: once for each `kind`, which is the message where none is given.
+    def alert(self, message: str, once: str | None = None) -> bool:
+        """Say what is wrong and what to do about it: once for each `once`, which is the message where none is given.
 
         Return whether it was said now.
         """
-        is_new = (kind or message) not in self._said
+        is_new = (once or message) not in self._said
         if is_new:
-            self._said.add(kind or message)
+            self._said.add(once or message)
             self._say(logging.WARNING, message)
         return is_new
 

@@ -1,18 +1,17 @@
 """The loop that is watched: what midrun asks of Lightning's Trainer, in one place.
 
-What leans on Lightning's insides is here, but for two attributes that `attachment` needs before there is a loop.
+What leans on Lightning's insides is here and in `flight`, but for how a Trainer ends (`ending`), the list of its
+callbacks (`callbacks`), and two attributes that `attachment` needs before there is a loop.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities import GradClipAlgorithmType
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
@@ -20,15 +19,11 @@ from midrun.callbacks import Call, Caller
 from midrun.command import Change
 from midrun.flight import Flight
 from midrun.hooks import is_reached
-from midrun.sample import Sample, Scalar, copies_of, is_real_scalar
-from midrun.wrap import Wrap
+from midrun.sample import Sample, Scalar, copies_of
+from midrun.scalar import is_real_scalar
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
-
-
-Outcome = Literal["finished", "interrupted", "failed"]
-"""How a loop ended."""
 
 
 class Limits(NamedTuple):
@@ -40,102 +35,7 @@ class Limits(NamedTuple):
     """Batches in an epoch."""
 
 
-class Loop(Protocol):
-    """What a run asks of the loop that it watches."""
-
-    @property
-    def module(self) -> torch.nn.Module:
-        """The model."""
-
-    @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """The optimizers."""
-
-    @property
-    def status(self) -> str:
-        """`initializing`, `running`, `finished` or `interrupted`."""
-
-    @property
-    def stage(self) -> str | None:
-        """`sanity_check`, `train`, `validate`, `test`, `predict`, or None between them."""
-
-    @property
-    def limits(self) -> Limits:
-        """Where the loop ends."""
-
-    @property
-    def batch(self) -> int | None:
-        """Index of the training batch that is under way; None between two batches."""
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether any thread may take a sample between an optimizer step and the end of its batch."""
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps completed."""
-
-    @property
-    def epoch(self) -> int:
-        """Epochs completed."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether it trains, or validates within training."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has begun and not ended."""
-
-    def is_of(self, trainer: object) -> bool:
-        """Whether it is this Trainer's."""
-
-    @property
-    def announces_steps(self) -> bool:
-        """Whether every optimizer step is announced before it is made."""
-
-    @property
-    def told_to_end_by(self) -> str | None:
-        """What has told the process to end: a signal, say."""
-
-    @property
-    def halts(self) -> bool:
-        """Whether the end of this batch is the end of the stage."""
-
-    @property
-    def schedulers(self) -> list[Any]:
-        """The learning rate schedulers."""
-
-    def stop(self) -> None:
-        """Have the loop end cleanly, soon."""
-
-    def insist(self) -> None:
-        """Have a loop that was told to end and has forgotten it end all the same."""
-
-    def close(self) -> None:
-        """Give the loop back as it came."""
-
-    @property
-    def flight(self) -> Flight:
-        """What it has in its hands."""
-
-    def save_checkpoint(self, path: str) -> None:
-        """Write a checkpoint."""
-
-    def refuses_clip(self, value: float | None) -> str | None:
-        """Return why gradient clipping can't be set to `value`, or None."""
-
-    def set_gradient_clip(self, value: float | None, algorithm: str | None) -> list[Change]:
-        """Set how gradients are clipped, and return what changed."""
-
-    def sample(self, batch: int | None) -> Sample:
-        """Take a sample at a safe point, where `batch` is the index of the batch."""
-
-    def caller(self, call: Call) -> Caller:
-        """Return what has the loop call at each of its callbacks, once it is attached."""
-
-
-class LightningLoop:
+class Loop:
     """The loop of a Trainer that runs a LightningModule."""
 
     def __init__(self, trainer: Trainer, module: LightningModule) -> None:
@@ -156,7 +56,7 @@ class LightningLoop:
         self._named: list[tuple[dict[str, Any], tuple[str, ...]]] = []
         self._least: tuple[Any, Any] | None = None
         """The least numbers of epochs and steps, once the loop was stopped before."""
-        self.halts = False
+        self.ends_after_batch = False
         """Whether the end of this batch is the end of the stage."""
 
     @property
@@ -214,7 +114,7 @@ class LightningLoop:
         return self._epochs.completed
 
     @property
-    def fits(self) -> bool:
+    def is_fitting(self) -> bool:
         """Whether it trains, or validates within training."""
         return bool(self._trainer.state.fn == "fit")
 
@@ -256,11 +156,11 @@ class LightningLoop:
         self._trainer.should_stop = True
         # Else it would go on until these are reached: who asks a run to stop means now.
         fit_loop.min_epochs, fit_loop.epoch_loop.min_steps = 0, None
-        self.halts = not self.fits
+        self.ends_after_batch = not self.is_fitting
 
-    def insist(self) -> None:
+    def stop_again(self) -> None:
         """Have a loop that was told to end and has forgotten it end all the same: a tuner resets its Trainer."""
-        if self._least is not None and self.fits and not self._trainer.should_stop:
+        if self._least is not None and self.is_fitting and not self._trainer.should_stop:
             self.stop()
 
     def close(self) -> None:
@@ -368,52 +268,6 @@ def _names(meta: Any) -> tuple[str, ...]:  # noqa: ANN401 - Lightning's metadata
     if not meta.on_step:
         return ()
     return (meta.name, f"{meta.name}_step") if meta.on_epoch else (meta.name,)
-
-
-class Ending:
-    """Tells how a Trainer ended, by wrapping two methods of its strategy.
-
-    Lightning calls no teardown hook of the model after an exception; it calls the strategy's `on_exception`
-    and then its `teardown`, which come after success too, but without an exception before.
-
-    Parameters
-    ----------
-    raised
-        Called with the exception, and with how it ends the loop.
-    over
-        Called when the Trainer has taken everything down after an exception.
-    """
-
-    def __init__(
-        self, trainer: Trainer, raised: Callable[[BaseException, Outcome], object], over: Callable[[], object]
-    ) -> None:
-        self._raised, self._over = raised, over
-        self._failed = False
-        self._on_exception = Wrap(trainer.strategy, "on_exception", self._told)
-        self._teardown = Wrap(trainer.strategy, "teardown", self._taken_down)
-
-    def undo(self) -> None:
-        """Give the strategy its own methods back."""
-        self._on_exception.undo()
-        self._teardown.undo()
-
-    def _told(self, exception: BaseException) -> None:
-        self._failed = True
-        self._raised(exception, _outcome(exception))
-        self._on_exception.inner(exception)
-
-    def _taken_down(self) -> None:
-        try:
-            self._teardown.inner()
-        finally:
-            if self._failed:
-                self._over()
-
-
-def _outcome(exception: BaseException) -> Outcome:
-    """Return how an exception ends the loop: being told to end, by a key or a signal, is no failure."""
-    told = isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException)
-    return "interrupted" if told else "failed"
 
 
 def _limit(value: float | None) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import midrun
 from midrun.fs.schema import schema_of
 from midrun.fs.tree import Dir, Leaf, file
+from midrun.lightnings import PACKAGES
 from midrun.ranks import Rank
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ class Meta(Dir):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.rest = Rest(run)
+        self.rest = RestAddress(run)
         self.torch_debug = TorchDebug()
-        self.ranks = Ranks(run)
+        self.ranks = RankFiles(run)
 
     @file("run-id")
     def run_id(self) -> str:
@@ -64,25 +65,16 @@ class Meta(Dir):
 
     @file("started")
     def started(self) -> float:
-        """When this session of the run started, in seconds since 1970."""
+        """When this session of the run started. Seconds since 1970."""
         return self._run.session["started"]
 
     @file("versions.json")
     def versions(self) -> Versions:
         """The versions of what the run is made of."""
-        torch = sys.modules.get("torch")
-        return Versions(
-            midrun=midrun.__version__,
-            python=platform.python_version(),
-            lightning=_version("lightning") or _version("pytorch_lightning"),
-            torch=_version("torch"),
-            cuda=getattr(getattr(torch, "version", None), "cuda", None),
-            numpy=_version("numpy"),
-            system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        )
+        return loaded_versions()
 
 
-class Rest(Dir):
+class RestAddress(Dir):
     """The REST API's address; empty files when it does not run, `state/services.json` says why."""
 
     def __init__(self, run: Run) -> None:
@@ -108,7 +100,7 @@ class TorchDebug(Dir):
         return None
 
 
-class Ranks(Dir):
+class RankFiles(Dir):
     """The processes that train: one file for each rank, `0.json` first."""
 
     placeholder = "<rank>.json"
@@ -128,6 +120,20 @@ class Ranks(Dir):
         return Leaf(
             lambda: rank, doc="One process: its rank, host, process id and device.", schema=lambda: schema_of(Rank)
         )
+
+
+def loaded_versions() -> Versions:
+    """Return the versions of what the run is made of."""
+    torch = sys.modules.get("torch")
+    return Versions(
+        midrun=midrun.__version__,
+        python=platform.python_version(),
+        lightning=next(filter(None, map(_version, PACKAGES)), None),
+        torch=_version("torch"),
+        cuda=getattr(getattr(torch, "version", None), "cuda", None),
+        numpy=_version("numpy"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+    )
 
 
 def _version(package: str) -> str | None:

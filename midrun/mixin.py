@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from midrun.attachment import Attachment
 from midrun.config import OPTIONS, MidrunConfig, unknown_option
 from midrun.hooks import HOOKS, SAFE_POINTS, part_of
+from midrun.lightnings import is_lightnings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,7 +122,7 @@ def _next_init(cls: type) -> type:
 
 def _is_module(cls: type) -> bool:
     """Whether a class is Lightning's own, by whichever of its packages."""
-    return cls.__name__ == _MODULE and cls.__module__.startswith(("lightning.", "pytorch_lightning."))
+    return cls.__name__ == _MODULE and is_lightnings(cls.__module__)
 
 
 def _guard(cls: type, name: str) -> None:
@@ -154,7 +155,7 @@ def _guard(cls: type, name: str) -> None:
             part(self, *args, **kwargs)
         elif outermost and name in SAFE_POINTS and attachment.run is not None:
             # What the override has logged after midrun's part is this batch's too.
-            attachment.run.logged()
+            attachment.run.resample()
         return result
 
     vars(guarded)["is_midruns"] = True

@@ -9,7 +9,8 @@ import torch
 from torch.optim import Optimizer
 
 from midrun.fs.faults import Refused
-from midrun.targets import Target, number_of, targets
+from midrun.scalar import number_of
+from midrun.targets import Target, targets
 
 _FIRST_MOMENTS = ("momentum_buffer", "exp_avg")
 """Where optimizers keep the mean of their gradients: SGD, RMSprop and Muon, and the family of Adam."""
@@ -84,7 +85,7 @@ def reset_momentum(optimizers: Sequence[Optimizer], *, optimizer: int | None = N
 
     Step counts and second moments stay, so Adam does not begin anew: its next steps are small until its mean has built
     up. The training thread calls this, between steps. Raises `Refused` if none of the optimizers keeps momentum,
-    `Invalid` for the number of an optimizer that there is not, `Conflict` without any. A fault has changed nothing.
+    `Invalid` for the number of an optimizer that does not exist, `Conflict` without any. A fault has changed nothing.
     """
     chosen = targets(optimizers, optimizer)
     having = [target for target in chosen if _has_momentum(target.optimizer)]
@@ -92,7 +93,7 @@ def reset_momentum(optimizers: Sequence[Optimizer], *, optimizer: int | None = N
     if not having:
         found = "; ".join(f"optimizer {one['optimizer']} ({one['name']}) has {one['found']}" for one in without)
         raise Refused(
-            f"There is no momentum to reset: {found}. Momentum is what is kept as {' or '.join(_FIRST_MOMENTS)}."
+            f"there is no momentum to reset: {found}; momentum is what is kept as {' or '.join(_FIRST_MOMENTS)}"
         )
     resets: list[Reset] = []
     with torch.no_grad():

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import islice
-from numbers import Number
+from numbers import Integral, Number, Real
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from midrun.fs.faults import message, plain
-from midrun.sample import is_here, is_real_scalar
+from midrun.scalar import is_here, is_real_scalar
 
 MOST_PARTS = 10_000
 """Parts of one value that are looked at."""
@@ -30,8 +30,13 @@ DEEPEST = 24
 _MOST_BITS = 256
 LONGEST_TEXT = 1000
 """Characters of a text that are shown."""
+_ITEMS, _ITEMS_EACH, _LEVELS, _TEXT = 5000, 500, 12, 10_000
+"""What `bounded` shows: items in all and of one container, levels, and characters of a text."""
 
 _LAYOUTS = {torch.strided: "dense", torch.sparse_coo: "sparse", torch.sparse_csr: "compressed sparse"}
+
+
+T = TypeVar("T")
 
 
 class Unreadable:
@@ -121,11 +126,14 @@ def _form(value: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
 def insist_on_numbers(tensor: torch.Tensor, *layouts: torch.layout) -> None:
     """Raise TypeError for a tensor that has no numbers of its own here, or has them in another layout."""
     if not is_here(tensor):
-        raise TypeError(f"a {type(tensor).__name__} may be spread over devices or ranks")
+        raise TypeError(f"it is a {type(tensor).__name__}, whose numbers may be spread over devices or ranks")
     if tensor.is_meta:
         raise TypeError("it is on the meta device, and has no numbers")
     if tensor.layout not in layouts or tensor.is_quantized or tensor.is_nested:
-        raise TypeError(f"only {' and '.join(_LAYOUTS[layout] for layout in layouts)} tensors have a plain form")
+        own = _LAYOUTS.get(tensor.layout, str(tensor.layout))
+        what = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else own
+        kept = " and ".join(_LAYOUTS[layout] for layout in layouts)
+        raise TypeError(f"it is {what}, and only {kept} tensors have a plain form")
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
@@ -195,3 +203,43 @@ def _attribute(value: object, name: str) -> Any:  # noqa: ANN401 - as above
 def _slots(value: object) -> list[str]:
     named = [getattr(kind, "__slots__", ()) for kind in type(value).__mro__]
     return [name for names in named for name in ([names] if isinstance(names, str) else names)]
+
+
+def bounded(value: Any) -> Any:  # noqa: ANN401 - a hyperparameter may be anything
+    """Return a value in JSON's types, cut to what a person reads.
+
+    That is 500 items of a list or mapping, 5,000 in all, 12 levels, and 10,000 characters of a text.
+    Whatever a user keeps in a hyperparameter, a list of all file names or a structure that contains itself, to show it
+    costs milliseconds.
+    """
+    return _cut(value, [_ITEMS], 0)
+
+
+def _cut(value: Any, left: list[int], depth: int) -> Any:  # noqa: ANN401 - as above
+    """Return what `bounded` does; `left` holds the number of items that may still be shown."""
+    left[0] -= 1
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, torch.Tensor):
+        # Its numbers may be on a device, or spread over ranks.
+        return f"Tensor(shape={tuple(value.shape)}, dtype={value.dtype}, device={value.device})"
+    if depth < _LEVELS and isinstance(value, Mapping):
+        shown = {str(key)[:_TEXT]: _cut(item, left, depth + 1) for key, item in _some(value.items(), left)}
+        return shown if len(shown) >= len(value) else {**shown, "…": f"{len(value):,} items"}
+    if depth < _LEVELS and isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        listed = [_cut(item, left, depth + 1) for item in _some(value, left)]
+        return listed if len(listed) >= len(value) else [*listed, f"… {len(value):,} items"]
+    if depth < _LEVELS and isinstance(value, set | frozenset):
+        return _cut(sorted(islice(value, _ITEMS_EACH), key=repr), left, depth)
+    text = value if isinstance(value, str) else "…" if isinstance(value, Mapping | Sequence) else str(value)
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}… {len(text):,} characters"
+
+
+def _some(items: Iterable[T], left: list[int]) -> Iterator[T]:
+    """Iterate over items as long as there are any `left` to show."""
+    for item in islice(items, _ITEMS_EACH):
+        if left[0] <= 0:
+            return
+        yield item

@@ -10,16 +10,17 @@ import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
-from midrun.command import Change
 from midrun.fs import faults
-from midrun.fs.faults import Invalid, Refused
-from midrun.targets import Target, invalid, json_of, number_of, targets, untouched_randomness
+from midrun.fs.faults import Invalid, Refused, invalid
+from midrun.scalar import holds, json_of, number_of
+from midrun.schedulers import walk
+from midrun.targets import ChangeReport, Target, targets, untouched_randomness
 
 _SCHEDULED = ("initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum")
 """What schedulers keep in parameter groups."""
@@ -37,16 +38,7 @@ _FIXED: list[tuple[type[Optimizer], str, str]] = [
 """What a trial does not find."""
 
 
-class OptionReport(TypedDict):
-    """What a change of an option did."""
-
-    changes: list[Change]
-    will_be_overwritten_by: list[str]
-    """Classes of the schedulers that set this option themselves."""
-    notes: list[str]
-
-
-class _Move(NamedTuple):
+class _OptionMove(NamedTuple):
     """The option of one group and its new value."""
 
     number: int
@@ -86,14 +78,18 @@ def _typed(option: str, old: object, value: object, *, floats: bool) -> Any:  # 
 def _typed_number(option: str, old: object, value: object, *, floats: bool) -> float:
     """As `_typed`, for a number or a tensor of one."""
     if number_of(old) is None:
-        raise Refused(f"{option} is {json_of(old)!r} now, which does not tell what else it may be; it stays.")
+        raise Refused(
+            f"{option} is {json_of(old)!r} now, which does not tell what else it may be: set it in configure_optimizers"
+        )
     if isinstance(old, int) and isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(old, int) and not floats:
         raise _wrong(option, old, value, "a whole number")
     number = _finite(value)
-    if number is None or (isinstance(old, torch.Tensor) and not _fits(old, number)):
+    if number is None:
         raise _wrong(option, old, value, "a finite number")
+    if isinstance(old, torch.Tensor) and not holds(old.dtype, number):
+        raise _wrong(option, old, value, f"a number that {old.dtype} holds")
     return number
 
 
@@ -114,15 +110,8 @@ def _finite(value: object) -> float | None:
     return None
 
 
-def _fits(tensor: torch.Tensor, value: float) -> bool:
-    """Whether a tensor's type can hold a value."""
-    if not tensor.is_floating_point():
-        return value.is_integer()
-    return math.isfinite(torch.tensor(value, dtype=tensor.dtype).item())
-
-
 def _wrong(option: str, old: object, value: object, wanted: str) -> Invalid:
-    return invalid("value", f"{option} cannot be {value!r}: it is {json_of(old)!r} now and takes {wanted}.", "type")
+    return invalid("value", f"{option} can't be {value!r}: it is {json_of(old)!r} now and takes {wanted}", "type")
 
 
 # ---- the trial
@@ -224,8 +213,8 @@ class _Trial:
             self._run(self._options, {option: new}, sparse=self._sparse)
         except Exception as error:  # as above
             raise Refused(
-                f"{self._kind.__name__} cannot go on with {option} {new!r}: in a trial its next steps "
-                f"failed ({type(error).__name__}: {faults.message(error)}). It would have to be made with it."
+                f"{self._kind.__name__} can't go on with {option} {new!r}: in a trial its next steps "
+                f"failed ({type(error).__name__}: {faults.message(error)}); it would have to be made with it"
             ) from error
 
 
@@ -246,24 +235,24 @@ def _common_state(optimizer: Optimizer, group: dict[str, Any]) -> set[str] | Non
 def _check_option(chosen: list[Target], option: str) -> list[str]:
     """Raise `Refused` for an option that is not one to set, `Invalid` for one that there is not; returns notes."""
     if option == "lr":
-        raise Refused("The learning rate is set with set_learning_rate, which makes its schedulers keep it.")
+        raise Refused("the learning rate is set with set_learning_rate, which makes its schedulers keep it")
     if option in _SCHEDULED:
-        raise Refused(f"{option} belongs to a scheduler. set_learning_rate scales the rates among them.")
+        raise Refused(f"{option} belongs to a scheduler: set_learning_rate scales the rates among them")
     if option in _PARAMETERS:
-        raise Refused(f"{option} is what the optimizer optimizes, which is no option.")
+        raise Refused(f"{option} is what the optimizer optimizes, which is no option")
     if option in _IMPLEMENTATION:
-        raise Refused(f"{option} says how a step is computed, and the optimizer's state was made for it; it stays.")
+        raise Refused(f"{option} says how a step is computed, and the optimizer's state was made for it: it stays")
     known = sorted(
         {key for target in chosen for number in target.groups for key in target.optimizer.param_groups[number]}
         - {"lr", *_PARAMETERS, *_SCHEDULED, *_IMPLEMENTATION}
     )
     if option not in known:
         names = ", ".join(target.name for target in chosen)
-        raise invalid("option", f"There is no option {option!r} in {names}. There are: {', '.join(known) or 'none'}.")
+        raise invalid("option", f"there is no option {option!r} in {names}; there are: {', '.join(known) or 'none'}")
     for target in chosen:
         for kind, name, why in _FIXED:
             if name == option and isinstance(target.optimizer, kind):
-                raise Refused(f"{option} of {target.name} cannot be changed: {why}.")
+                raise Refused(f"{option} of {target.name} can't be changed: {why}")
     return [
         f"{target.name} has no option {option} and was left as it is."
         for target in chosen
@@ -271,9 +260,9 @@ def _check_option(chosen: list[Target], option: str) -> list[str]:
     ]
 
 
-def _plan(target: Target, option: str, value: object) -> tuple[list[_Move], list[str]]:
+def _plan(target: Target, option: str, value: object) -> tuple[list[_OptionMove], list[str]]:
     """Return the moves of one optimizer and the notes to them; raises what `set_optimizer_option` raises."""
-    moves: list[_Move] = []
+    moves: list[_OptionMove] = []
     notes: list[str] = []
     for number in target.groups:
         group = target.optimizer.param_groups[number]
@@ -290,13 +279,13 @@ def _plan(target: Target, option: str, value: object) -> tuple[list[_Move], list
             trial.judge(option, new)
         elif isinstance(old, bool) or number_of(old) is None:
             raise Refused(
-                f"{option} of {target.name} cannot be changed: no throwaway optimizer of its class could be made to "
-                "try it first, and without that only numbers may change."
+                f"{option} of {target.name} can't be changed: no throwaway optimizer of its class could be made to "
+                "try it first, and without that only numbers may change"
             )
         else:
             notes.append(f"{target.name} could not be tried with the new value on a throwaway optimizer.")
         notes += _momentum_notes(target, group, option, old, new)
-        moves.append(_Move(number, group, old, new))
+        moves.append(_OptionMove(number, group, old, new))
     return moves, notes
 
 
@@ -308,8 +297,8 @@ def _momentum_notes(target: Target, group: dict[str, Any], option: str, old: obj
     kept = [isinstance(state.get("momentum_buffer"), torch.Tensor) for state in states]
     if isinstance(target.optimizer, SGD) and group.get("fused") and any(kept) and not all(kept):
         raise Refused(
-            f"momentum of {target.name} cannot be switched on again: some parameters have a buffer from before and "
-            "some have none, which the fused step does not take."
+            f"momentum of {target.name} can't be switched on again: some parameters have a buffer from before and "
+            "some have none, which the fused step does not take"
         )
     if any(kept):
         yield f"{target.name} goes on with its momentum from before; reset_momentum sets that to zero."
@@ -318,16 +307,14 @@ def _momentum_notes(target: Target, group: dict[str, Any], option: str, old: obj
 def _overwriting(schedulers: Sequence[object], optimizer: Optimizer, option: str) -> Iterator[str]:
     """Iterate over the classes of the schedulers that set an option of an optimizer themselves."""
     for scheduler in schedulers:
-        if isinstance(scheduler, (OneCycleLR, CyclicLR)):
-            cycled = "betas" if getattr(scheduler, "use_beta1", False) else "momentum"
-            if scheduler.cycle_momentum and cycled == option and scheduler.optimizer is optimizer:
-                yield type(scheduler).__name__
-        inner = vars(scheduler).get("_schedulers") if hasattr(scheduler, "__dict__") else None
-        if isinstance(inner, (list, tuple)):
-            yield from _overwriting([one for one in inner if one is not scheduler], optimizer, option)
+        for _, one in walk("", scheduler):
+            if isinstance(one, (OneCycleLR, CyclicLR)):
+                cycled = "betas" if getattr(one, "use_beta1", False) else "momentum"
+                if one.cycle_momentum and cycled == option and one.optimizer is optimizer:
+                    yield type(one).__name__
 
 
-def _apply(move: _Move, option: str) -> None:
+def _apply(move: _OptionMove, option: str) -> None:
     """Make one change; a tensor stays the same tensor."""
     if isinstance(move.old, torch.Tensor):
         move.group[option].fill_(move.new)
@@ -343,7 +330,7 @@ def set_optimizer_option(
     *,
     optimizer: int | None = None,
     group: int | None = None,
-) -> OptionReport:
+) -> ChangeReport:
     """Set an option, such as "weight_decay", in all parameter groups or in one.
 
     The training thread calls this, between steps. Raises `Invalid` for an option that there is not, a value of another
@@ -352,7 +339,7 @@ def set_optimizer_option(
     """
     chosen = targets(optimizers, optimizer, group)
     notes = _check_option(chosen, option)
-    planned: list[tuple[Target, list[_Move]]] = []
+    planned: list[tuple[Target, list[_OptionMove]]] = []
     with torch.no_grad():
         # The CPU, whatever torch's default device is now.
         with untouched_randomness(), torch.device("cpu"):
@@ -367,7 +354,7 @@ def set_optimizer_option(
     return {
         "changes": [
             {
-                "what": f"optimizers/{target.number}/groups/{move.number}/{option}",
+                "what": target.path(move.number, option),
                 "old": old[id(move.group)],
                 "new": json_of(move.group[option]),
             }

@@ -1,4 +1,4 @@
-"""Pace: how fast training goes, and how long it takes at that.
+"""Pace: how fast training goes, and how long the rest will take at that pace.
 
 It is noted by the thread that keeps the history, a few times a second, so training pays nothing for it. Time in which
 the run is held does not count; validation does, as it comes again. What is shown is as of the last step, as all that

@@ -31,7 +31,7 @@ def listen(host: str, first: int, count: int) -> socket.socket:
             end.close()
             if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
                 reason = os.strerror(error.errno or 0)
-                raise OSError(f"cannot listen on {host}:{port}: {reason}; set rest_host and rest_port") from error
+                raise OSError(f"can't listen on {host}:{port}: {reason}; set rest_host and rest_port") from error
         else:
             return end
     raise OSError(f"no free port on {host} among {first} to {candidates[-1]}; set rest_port or rest_port_search")

@@ -33,8 +33,9 @@ from midrun.services import Service
 _DEATHS = 5
 """How often a face may die within `_WINDOW` and be started again."""
 _WINDOW = 600.0
+"""Seconds."""
 _KILLED = 1.0
-"""Seconds in which a process ends that was killed, unless the kernel holds it."""
+"""Seconds that a killed process is waited for: it ends at once, unless the kernel keeps it."""
 _REAPS, _REAP_PAUSE = 25, 0.002
 """How often, and in seconds how far apart, to ask whether a process can be reaped whose descriptors are closed."""
 

@@ -12,16 +12,17 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import ASGD, LBFGS, Optimizer, Rprop
 
 from midrun.command import Change
-from midrun.fs.faults import Refused
+from midrun.fs.faults import Refused, invalid
+from midrun.scalar import holds, json_of, number_of
 from midrun.schedulers import family_of, forecast, has_fixed_rates, is_torchs, owner_of
-from midrun.targets import Target, invalid, json_of, number_of, targets
+from midrun.targets import ChangeReport, Target, targets
 
 _GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 """The rates that a parameter group holds."""
@@ -34,15 +35,6 @@ _STEEP = 10.0
 
 _before_zero: WeakKeyDictionary[Optimizer, dict[int, dict[str, float]]] = WeakKeyDictionary()
 """The rates that a change to 0 has wiped out, by group (-1 for all) and place: no ratio brings them back from 0."""
-
-
-class RateReport(TypedDict):
-    """What a change of the learning rate did."""
-
-    changes: list[Change]
-    will_be_overwritten_by: list[str]
-    """Classes of the schedulers under which the change does not last, or may not."""
-    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -121,7 +113,7 @@ class _Plan:
 
     def _group_rate(self, group: int, key: str) -> _Rate:
         held = self.target.optimizer.param_groups[group]
-        return _Rate(f"optimizers/{self.target.number}/groups/{group}/{key}", held, key)
+        return _Rate(self.target.path(group, key), held, key)
 
     def _counted(self, group: int, key: str) -> float:
         """Return a group's rate as it counts; 0 where no ratio can be taken from it."""
@@ -136,7 +128,10 @@ class _Plan:
         for group in self.target.groups:
             raw = self.target.optimizer.param_groups[group].get("lr")
             if number_of(raw) is None:
-                raise Refused(f"Group {group} of {self.target.name} has the learning rate {raw!r}, which is no number.")
+                raise Refused(
+                    f"group {group} of {self.target.name} has the learning rate {raw!r}, which is no number: make it "
+                    "one in configure_optimizers, or name another group"
+                )
         present, base = self._counted(first, "lr"), self._counted(first, "initial_lr")
         ratio = value / present if present else value / base if base else None
         if ratio is None:
@@ -200,7 +195,7 @@ class _Plan:
                     self._plan(
                         _Rate(f"{place}/{key}/{group}", held, key, group),
                         group,
-                        own[f"optimizers/{self.target.number}/groups/{group}/lr"],
+                        own[self.target.path(group, "lr")],
                         exact=key == "_last_lr",
                         base=key == "base_lrs" and not fixed,
                     )
@@ -232,18 +227,13 @@ class _Plan:
             raw = move.rate.raw
             fits = math.isfinite(move.new)
             if fits and isinstance(raw, torch.Tensor):
-                held = (
-                    torch.tensor(move.new, dtype=raw.dtype, device="cpu").item()
-                    if raw.is_floating_point()
-                    else math.nan
-                )
-                # A float16 has an end, and its smallest step too: a rate that becomes 0 there was not asked for.
-                fits = math.isfinite(held) and (held != 0) == (move.new != 0)
+                # An integer is no rate: a scheduler would round it at each step.
+                fits = raw.is_floating_point() and holds(raw.dtype, move.new)
             if not fits:
                 raise invalid(
                     "value",
                     f"{value!r} would make {move.rate.what} {move.new!r} (it is {move.old!r}), which "
-                    f"{getattr(raw, 'dtype', 'a float')} cannot hold. Give a value nearer to the present rate.",
+                    f"{getattr(raw, 'dtype', 'a float')} can't hold: give a value nearer to the present rate",
                 )
         self._part_shared_tensors()
         for move in self.moves:
@@ -347,7 +337,10 @@ def _remembered(target: Target) -> dict[int, dict[str, float]]:
 
 
 def _adjust_asgd(optimizer: Optimizer, group: dict[str, Any]) -> int:
-    """Compute ASGD's next rate as its last step would have with the group's rate; returns for how many parameters."""
+    """Compute the rate of ASGD's next step anew from the group's rate, and return for how many parameters.
+
+    Each step of `torch.optim.ASGD` ends with eta = lr / (1 + lambd * lr * step) ** alpha, which the next step uses.
+    """
     count = 0
     rate = number_of(group["lr"]) or 0.0
     for parameter in group["params"]:
@@ -375,7 +368,7 @@ def _adjust_rprop(optimizer: Optimizer, group: dict[str, Any], ratio: float | No
     return count
 
 
-# ---- schedulers
+# ---- the command
 
 
 def set_learning_rate(
@@ -385,18 +378,18 @@ def set_learning_rate(
     *,
     optimizer: int | None = None,
     group: int | None = None,
-) -> RateReport:
+) -> ChangeReport:
     """Set the learning rate, and scale what the schedulers hold so that it lasts.
 
     Without `group` the first group of each optimizer gets `value` and its other groups keep their proportion to it.
     The training thread calls this, between steps. Raises `Invalid` for a value that is no finite number from 0 up, or
-    that a rate cannot hold, and for numbers of optimizers and groups that there are not; `Refused` where a group's
+    that a rate can't hold, and for the number of an optimizer or group that does not exist; `Refused` where a group's
     rate is no number; `Conflict` without an optimizer. A fault has changed nothing.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise invalid("value", f"The learning rate {value!r} is no number; give one from 0 up.", "float_type")
+        raise invalid("value", f"the learning rate {value!r} is no number: give one from 0 up", "float_type")
     if not 0 <= value <= sys.float_info.max:
-        raise invalid("value", f"The learning rate cannot be {value!r}; give a finite number from 0 up.")
+        raise invalid("value", f"the learning rate can't be {value!r}: give a finite number from 0 up")
     with torch.no_grad():
         plans = [
             _Plan(target, schedulers, float(value), sole=len(optimizers) == 1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import midrun
+from midrun.artifacts import FOLDERS
 from midrun.fs.disk import write_whole
 from midrun.fs.render import render
 from midrun.services import Service
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from midrun.run import Run
 
 FORMAT = "midrun.run/1"
-ARTIFACTS = ("checkpoints", "snapshots", "debug")
-"""The directories in the artifact directory."""
 
 
 class Session(TypedDict):
-    """One process's share of a run: from the model's setup to its teardown."""
+    """One fit, validate, test or predict of a run: from the model's setup to its teardown.
+
+    A process may have several.
+    """
 
     host: str
     boot_id: str
@@ -36,9 +38,9 @@ class Session(TypedDict):
     born: int | None
     """When that process began, in clock ticks since the boot: numbers are used again, and wall clocks are set."""
     started: float
-    """Seconds of the wall clock, as all times here."""
+    """When it began. Seconds since 1970."""
     ended: float | None
-    """None while the session lasts, and for good when the process was killed."""
+    """When it ended. Seconds since 1970; None while the session lasts, and for good when the process was killed."""
     outcome: str | None
     """`finished`, `interrupted` or `failed`."""
     stopped_by: str | None
@@ -112,7 +114,7 @@ class Records:
     """
 
     def __init__(self, directory: Path, artifact_dir: Path, service: Service) -> None:
-        self._directories = (directory, *(artifact_dir / kind for kind in ARTIFACTS))
+        self._directories = (directory, *(artifact_dir / folder for folder in FOLDERS))
         self._directory = directory
         self._service = service
 

@@ -43,7 +43,7 @@ class Root(Dir):
         except Exception:  # noqa: BLE001 - a device that broke takes its values with it, and nothing else
             values = Values({}, [])
         return {
-            **self.state.at(sample),
+            **self.state.summary_of(sample),
             "metrics": values.metrics,
             "learning_rates": values.rates,
             "services": self.state.services["services"],

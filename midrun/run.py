@@ -15,10 +15,11 @@ from pathlib import Path
 
 from midrun import records
 from midrun.artifacts import Store
+from midrun.command import STEP
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
-from midrun.exception import ExceptionRecord, exception_record
+from midrun.ending import ExceptionRecord, Outcome, exception_record
 from midrun.faces import Mount, Rest
 from midrun.finite import FiniteCheck
 from midrun.fs.answers import Answers
@@ -29,15 +30,15 @@ from midrun.history import History
 from midrun.hold import Holds
 from midrun.hooks import Halt
 from midrun.log import RunLog
-from midrun.loop import Loop, Outcome
+from midrun.loop import Loop
 from midrun.pace import Pace
 from midrun.process import FaceProcess, Ties, fill_standard_streams
 from midrun.queue import Queue
 from midrun.ranks import Ranks
 from midrun.root import Root
-from midrun.safepoint import STEP, SafePoints
+from midrun.safepoint import SafePoints
 from midrun.sample import NOTHING, Reading, Sample
-from midrun.services import Service, insist
+from midrun.services import Service, wait_until_ready
 from midrun.shell.hooks import ShellHooks
 from midrun.worker import Worker
 
@@ -106,8 +107,8 @@ class Run:
         self._over = False
         self._page = Page()
         self._asks = self._page.asks
-        self.disk = Worker("midrun-disk", self.note_fault, self._write_last_state, _LAST_STATE_EVERY)
-        self._slow = Worker("midrun-slow", self.note_fault)
+        self.disk = Worker("midrun-disk", self.log_crash, self._write_last_state, _LAST_STATE_EVERY)
+        self._slow = Worker("midrun-slow", self.log_crash)
         self.values = Reading(lambda: self.sample, self.disk.put)
         log = self.directory / "midrun.log"
         self.log = RunLog(log, self.disk.put, self._slow.put)
@@ -118,7 +119,7 @@ class Run:
         self.queue = Queue(self, self.directory)
         self.holds = Holds(self)
         self.points = SafePoints(self)
-        self.hooks = ShellHooks(self, self.services["hooks"], ranks.own["rank"])
+        self.shell_hooks = ShellHooks(self, self.services["hooks"], ranks.own["rank"])
         self.finite_check = FiniteCheck(self)
         self.pace = Pace(lambda: self.loop.limits)
         self.history = History(self._look, self.services["history"])
@@ -141,7 +142,7 @@ class Run:
         self.queue.start()
         self.history.start()
         self._answers.start()
-        self.hooks.start()
+        self.shell_hooks.start()
         if self.config.dataloader_finite_check_enabled:
             self.finite_check.set(enabled=True, hold=False)
         self.services["torch-debug"].turn_off("this version of midrun does not have it")
@@ -154,7 +155,7 @@ class Run:
         self.disk.put(self._write_last_state)
         self.disk.put(self.store.sweep)
         if self.config.inspection_strict:
-            insist(self.services.values(), _READY_PATIENCE)
+            wait_until_ready(self.services.values(), _READY_PATIENCE)
 
     def stop(self) -> None:
         """Stop every service; what they put up is gone when this returns. Calling it again does nothing."""
@@ -166,7 +167,7 @@ class Run:
         self.session["outcome"] = self._outcome
         faces = [face for enabled, _, face in self._faces() if enabled]
         steps: list[Callable[[], object]] = [
-            self.hooks.stop,
+            self.shell_hooks.stop,
             self.finite_check.stop,
             lambda: self.publish(self.sample.batch),
             self.history.stop,
@@ -195,7 +196,7 @@ class Run:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever becomes of one step, the loop has ended well
-            self.note_fault(trace(error), type(error).__name__)
+            self.log_crash(trace(error), type(error).__name__)
 
     def _stop_workers(self) -> None:
         # A disk, or a terminal, that does not answer can't be told of either: it is left to itself.
@@ -231,24 +232,26 @@ class Run:
     def end_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a training batch, and do what is due."""
         self.publish(batch_idx)
-        asks = self._asks
-        if asks[0] != asks[1]:
-            # A face waits, and this loop may be one that never leaves the GIL for long.
-            time.sleep(_GIL_BREAK)
+        self._yield_gil()
         if self.points.is_awaited or not self._steady:
             self.points.reach_batch_end()
 
     def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
         self.publish(batch_idx)
-        if self._asks[0] != self._asks[1]:
-            time.sleep(_GIL_BREAK)
+        self._yield_gil()
         with self.loop.flight.at(batch):
             self.points.reach_evaluation()
-        if self.loop.halts:
+        if self.loop.ends_after_batch:
             raise Halt
 
-    def logged(self) -> None:
+    def _yield_gil(self) -> None:
+        """Let a face that waits have its turn: this loop may be one that never leaves the GIL for long."""
+        asks = self._asks
+        if asks[0] != asks[1]:
+            time.sleep(_GIL_BREAK)
+
+    def resample(self) -> None:
         """Show also what has been logged since the last safe point, in what came after it in the same hook."""
         if self._stepping is None:
             self.publish(self._sample.batch)
@@ -257,7 +260,7 @@ class Run:
 
     def begin_epoch(self) -> None:
         """Show a sample before the first batch of an epoch."""
-        self.loop.insist()
+        self.loop.stop_again()
         self._turn(None)
 
     def turn(self) -> None:
@@ -280,12 +283,12 @@ class Run:
         self.turn()
         self.points.reach("fit_end")
 
-    def set_aside(self) -> None:
+    def enter_validation(self) -> None:
         """Count another stage's batches, and remember where training is."""
         self._batch_aside = self.sample.batch
         self._turn(None)
 
-    def take_up(self) -> None:
+    def leave_validation(self) -> None:
         """Go back to where training is."""
         self._turn(self._batch_aside)
 
@@ -307,7 +310,7 @@ class Run:
         """Take in what a script has dropped, so that the next safe point has it."""
         self.queue.look(_LOOK_PATIENCE)
 
-    def changed(self) -> None:
+    def void_cached(self) -> None:
         """Void what faces have kept."""
         self._page.bump()
 
@@ -358,7 +361,7 @@ class Run:
         """
         before, sample = self.loop.stage, self._sample
         stages = {before, self.loop.stage}
-        noteworthy = None if (sample.batch is None and self.loop.fits) or "sanity_check" in stages else sample
+        noteworthy = None if (sample.batch is None and self.loop.is_fitting) or "sanity_check" in stages else sample
         self.pace.note(noteworthy if stages == {"train"} else None, held=self.holds.standing is not None)
         return noteworthy
 
@@ -410,7 +413,7 @@ class Run:
         if watched and watcher.state != "running":
             watcher.run()
         elif not watched and watcher.state == "running":
-            watcher.turn_off("no face runs")
+            watcher.turn_off("neither the mount nor REST runs")
 
     def _greet(self) -> None:
         """Say, once, where to look: when each face shows the run, or has said why it does not."""
@@ -424,6 +427,6 @@ class Run:
         mounted = str(self.mountpoint) if self.services["fuse"].state == "running" else None
         self.log.say(" and ".join(filter(None, (self.rest.url, mounted))) or str(self.directory))
 
-    def note_fault(self, text: str, kind: str) -> None:
-        """Say that a task of midrun's own failed."""
-        self.log.alert(f"a task failed:\n{text}", f"task {kind}")
+    def log_crash(self, text: str, kind: str) -> None:
+        """Say that something of midrun's own failed: once for each kind of error."""
+        self.log.alert(f"a part of midrun failed, and training goes on; please report it:\n{text}", once=f"task {kind}")

@@ -10,17 +10,16 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING
 
-from midrun.command import Command, ErrorRecord, Place
+from midrun.command import STEP, Command, ErrorRecord, Place
 from midrun.commands.kind import EVALUATION, Kind
+from midrun.control_log import line_of
 from midrun.fs.faults import Conflict, Fault, message, trace
-from midrun.hold import Active, Caught, Gone, LetGo, is_hold
-from midrun.ledger import entry_of
+from midrun.hold import Active, Cancelled, Caught, Released, is_hold
 
 if TYPE_CHECKING:
-    from midrun.exception import ExceptionRecord
+    from midrun.ending import ExceptionRecord
     from midrun.run import Run
 
-STEP = "before_optimizer_step"
 _NEVER = (float("inf"), float("inf"))
 """The step and epoch of what is never due."""
 _MANY = 32
@@ -74,7 +73,7 @@ class SafePoints:
 
     def reach_evaluation(self) -> None:
         """Reach the end of a batch of `trainer.validate`, `test` or `predict`; within training it is no safe point."""
-        if self.is_awaited and not self._loop.fits:
+        if self.is_awaited and not self._loop.is_fitting:
             self.reach(EVALUATION)
 
     def reach(self, point: str) -> None:
@@ -109,12 +108,12 @@ class SafePoints:
         if holds.active is not None:
             holds.active.joined_ids.append(command.id)
             run.queue.note_hold(holds.active.record())
-            run.queue.tell(entry_of(command.record, "joined", holds.active.place))
+            run.queue.log_line(line_of(command.record, "joined", holds.active.place))
             return {"active_hold_id": holds.active.command.id}
         point = self.at or STEP
         active = Active(command, self.place(point))
-        # Told before anybody can see it, and let it go: the ledger has it first.
-        run.queue.tell(entry_of(command.record, "held", active.place))
+        # Told before anybody can see it, and let it go: the control log has it first.
+        run.queue.log_line(line_of(command.record, "held", active.place))
         holds.active = active
         run.refresh()
         run.queue.note_hold(active.record())
@@ -128,7 +127,7 @@ class SafePoints:
         finally:
             holds.active = None
             by = command.released_by or "midrun"
-            run.queue.tell({**entry_of(command.record, "released", active.place), "source": by})
+            run.queue.log_line({**line_of(command.record, "released", active.place), "source": by})
             run.log.say(f"released by {by} after {active.held_s:,.0f} s")
             run.refresh()
             run.write_down()
@@ -142,7 +141,7 @@ class SafePoints:
         caught = Caught(record, self.place(None))
         try:
             holds.exception = caught
-            run.changed()
+            run.void_cached()
             run.write_down()
             run.log.alert(_standing_with(caught, run.directory), f"exception {record['time']}")
             run.log.note(record["traceback"].rstrip())
@@ -163,14 +162,14 @@ class SafePoints:
                 if self._runs_while_held(command, point):
                     if not self._run_one(command, point):
                         break
-                    if hold.is_over:
+                    if hold.release_arrived:
                         return  # It was a stop.
             if (teller := self._loop.told_to_end_by) is not None:
                 hold.released_by = teller
                 return
             with suppress(Empty):
                 self._keep(self._inbox.get(timeout=_LOOK))
-            if hold.is_over:
+            if hold.release_arrived:
                 return
 
     def runs_now(self, command: Command) -> bool:
@@ -205,10 +204,10 @@ class SafePoints:
 
         Then those behind it wait as well: they are done in their order, and training does not wait for each.
         """
-        if command.claim is None and not command.take():
+        if command.written is None and not command.claim():
             self._drop(command)
             return True
-        if not self._run.queue.claim(command):
+        if not self._run.queue.write_executing(command):
             return False
         self._drop(command)
         outer, self.at = self.at, point
@@ -232,7 +231,7 @@ class SafePoints:
     def _told(self, command: Command, error: Exception) -> ErrorRecord:
         """Return why a command failed; a mistake that is not the sender's goes to the log whole."""
         if not isinstance(error, Fault):
-            _part(error, self._loop.flight.error)
+            _detach_context(error, self._loop.flight.error)
             text = f"the command {command.id} ({command.kind.name}) failed:\n{trace(error)}"
             self._run.log.alert(text, command.id)
         return ErrorRecord(type=type(error).__name__, message=message(error))
@@ -248,11 +247,11 @@ class SafePoints:
         if self._waiting:
             self.is_awaited = True
 
-    def _keep(self, told: Command | LetGo | Gone) -> None:
+    def _keep(self, told: Command | Released | Cancelled) -> None:
         match told:
-            case LetGo():
-                told.hold.is_over = True
-            case Gone():
+            case Released():
+                told.hold.release_arrived = True
+            case Cancelled():
                 self._drop(told.command)
             case _:
                 self._waiting.append(told)
@@ -281,7 +280,7 @@ class SafePoints:
             self._soonest["train_batch_end"] = self._soonest["train_epoch_end"] = (0, 0)
 
 
-def _part(error: BaseException, held: BaseException | None) -> None:
+def _detach_context(error: BaseException, held: BaseException | None) -> None:
     """Part an exception from the one that is held: it does not come from that, it only comes while that is handled."""
     while error.__context__ is not None and error.__context__ is not held:
         error = error.__context__

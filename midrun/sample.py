@@ -17,6 +17,7 @@ import torch
 from midrun.device import HostCopy
 from midrun.fs.faults import Fault, message
 from midrun.fs.later import Later
+from midrun.scalar import is_real_scalar
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Sample(NamedTuple):
     batch: int | None
     """Index of the batch in its epoch; None before the first."""
     time: float
-    """When it was taken, in seconds of the wall clock."""
+    """When it was taken. Seconds since 1970."""
     metrics: Mapping[str, Scalar]
     rates: Rates
     copies: tuple[tuple[list[tuple[str, int, int]], HostCopy], ...] = ()
@@ -138,19 +139,6 @@ def _placed(metrics: Mapping[str, Scalar], rates: Rates) -> Iterable[tuple[tuple
     yield from (((name, -1, -1), scalar) for name, scalar in metrics.items())
     for optimizer, groups in enumerate(rates):
         yield from ((("", optimizer, group), rate) for group, rate in enumerate(groups))
-
-
-def is_here(value: torch.Tensor) -> bool:
-    """Whether a tensor can be read without another rank's help.
-
-    A subclass may be a wrapper, such as a DTensor, whose value is spread over ranks: reading it would wait for them.
-    """
-    return type(value) in (torch.Tensor, torch.nn.Parameter)
-
-
-def is_real_scalar(value: torch.Tensor) -> bool:
-    """Whether a tensor is one real number that can be read here."""
-    return is_here(value) and value.numel() == 1 and not value.is_complex()
 
 
 def _number(scalar: object) -> float | None:

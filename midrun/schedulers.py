@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.swa_utils import SWALR
 
-from midrun.targets import number_of, untouched_randomness
+from midrun.scalar import number_of
+from midrun.targets import untouched_randomness
 
 _FORECAST = 20
 """How many rates a scheduler that is not torch's is asked for."""
@@ -27,18 +28,22 @@ def owner_of(scheduler: object) -> object:
     return None
 
 
-def family_of(
-    place: str, scheduler: object, optimizer: Optimizer, *, sole: bool, seen: frozenset[int] = frozenset()
-) -> Iterator[tuple[str, object]]:
-    """Iterate over a scheduler and those inside it that belong to an optimizer, each with its place."""
-    if id(scheduler) in seen:
+def walk(place: str, scheduler: object, above: frozenset[int] = frozenset()) -> Iterator[tuple[str, object]]:
+    """Iterate over a scheduler and all inside it, each with its place; one that holds itself is not entered again."""
+    if id(scheduler) in above:
         return
-    owner = owner_of(scheduler)
-    if owner is optimizer or (owner is None and sole):
-        yield place, scheduler
+    yield place, scheduler
     inner = vars(scheduler).get("_schedulers") if hasattr(scheduler, "__dict__") else None
     for number, child in enumerate(inner if isinstance(inner, (list, tuple)) else ()):
-        yield from family_of(f"{place}/_schedulers/{number}", child, optimizer, sole=sole, seen=seen | {id(scheduler)})
+        yield from walk(f"{place}/_schedulers/{number}", child, above | {id(scheduler)})
+
+
+def family_of(place: str, scheduler: object, optimizer: Optimizer, *, sole: bool) -> Iterator[tuple[str, object]]:
+    """Iterate over a scheduler and those inside it that belong to an optimizer, each with its place."""
+    for where, one in walk(place, scheduler):
+        owner = owner_of(one)
+        if owner is optimizer or (owner is None and sole):
+            yield where, one
 
 
 def is_torchs(scheduler: object) -> bool:

@@ -10,7 +10,7 @@ Columns = tuple["array[float]", "array[float]", "array[float]"]
 """Steps, times and values, the oldest first."""
 
 
-class _Lines:
+class _CsvText:
     """The text of a row of points that grows at its end and shrinks at its beginning: each point is put in words once.
 
     A float takes a microsecond to write, and a chart asks for two thousand of them each second.
@@ -52,7 +52,7 @@ class Series:
         self._stride = 1
         self._left = 0
         """How many points have left `_newest`: of these, each one whose number the stride divides is in `_thinned`."""
-        self._lines, self._thinned_lines = _Lines(), _Lines()
+        self._lines, self._thinned_lines = _CsvText(), _CsvText()
 
     def __len__(self) -> int:
         return len(self._thinned[0]) + len(self._newest[0])
@@ -110,7 +110,7 @@ class Series:
     def _thin(self) -> None:
         while len(self._thinned[0]) > self._limit:
             self._thinned = _columns(*(column[::2] for column in self._thinned))
-            self._thinned_lines = _Lines()
+            self._thinned_lines = _CsvText()
             self._stride *= 2
 
 

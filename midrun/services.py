@@ -20,7 +20,7 @@ class ServiceRecord(TypedDict):
     reason: str | None
     """Why it is off or failed, or is being started again."""
     since: float
-    """When it came to this state, in seconds of the wall clock."""
+    """When it came to this state. Seconds since 1970."""
 
 
 class Service:
@@ -52,7 +52,7 @@ class Service:
         """Whether it works, or may work in a moment."""
         return self.state in {"starting", "running"}
 
-    def told(self) -> None:
+    def announce(self) -> None:
         """Have what depends on the service told anew."""
         self._changed()
 
@@ -86,8 +86,11 @@ class Service:
         self._changed()
 
 
-def insist(services: Collection[Service], patience: float) -> None:
-    """Wait until every service runs or has failed. Raises RuntimeError with the reasons of those that failed."""
+def wait_until_ready(services: Collection[Service], patience: float) -> None:
+    """Wait, for `patience` seconds at most, until every service runs or has failed.
+
+    Raises RuntimeError with the reasons of those that failed.
+    """
     deadline = time.monotonic() + patience
     while any(service.state == "starting" for service in services) and time.monotonic() < deadline:
         time.sleep(_PAUSE)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import platform
 import random
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import lightning
 import numpy as np
 import torch
 
-import midrun
 from midrun.fs.render import render
+from midrun.meta import loaded_versions
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -32,7 +30,7 @@ def write_snapshot(run: Run, path: str) -> None:
 
 
 def state(run: Run) -> dict[str, Any]:
-    """Return the state."""
+    """Return where training is, its metrics and learning rates, the memory in bytes, and versions."""
     sample = run.loop.sample(run.loop.batch)
     values = sample.values()
     return {
@@ -45,13 +43,7 @@ def state(run: Run) -> dict[str, Any]:
         "metrics": values.metrics,
         "learning_rates": values.rates,
         "memory": memory(),
-        "versions": {
-            "midrun": midrun.__version__,
-            "lightning": lightning.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": loaded_versions(),
     }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from midrun.exception import ExceptionRecord
+from midrun.control_log import ControlLogRecord
+from midrun.ending import ExceptionRecord
 from midrun.finite import FiniteRecord
 from midrun.fs.later import Later
 from midrun.fs.schema import schema_of
 from midrun.fs.tree import Dir, Leaf, file
 from midrun.hold import HoldRecord
-from midrun.ledger import ControlLog
 from midrun.services import ServiceRecord
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class Summary(TypedDict):
     max_steps: int | None
     batches: int | None
     started: float
+    """When this session began. Seconds since 1970."""
     sampled: float
+    """When the sample was taken. Seconds since 1970."""
     progress: float | None
     """From 0 to 1, towards the end that is nearest."""
     steps_per_second: float | None
@@ -93,9 +95,9 @@ class State(Dir):
     @file("index.json")
     def index(self) -> Summary:
         """The run at one glance."""
-        return self.at(self._run.sample)
+        return self.summary_of(self._run.sample)
 
-    def at(self, sample: Sample) -> Summary:
+    def summary_of(self, sample: Sample) -> Summary:
         """Return the run at one glance, as of this sample."""
         run, limits = self._run, self._run.loop.limits
         return Summary(
@@ -114,7 +116,7 @@ class State(Dir):
             steps_per_second=run.pace.steps_per_second,
             seconds_left=run.pace.seconds_left,
             exception=run.exception,
-            notices=[*run.hooks.notices, *run.finite_check.notices],
+            notices=[*run.shell_hooks.notices, *run.finite_check.notices],
         )
 
     @file("status")
@@ -188,9 +190,9 @@ class State(Dir):
         return self._run.finite_check.record
 
     @file("control-log.json", cached=False)
-    def control_log(self) -> ControlLog:
+    def control_log(self) -> ControlLogRecord:
         """What was done to the run, by whom and when: the newest lines of `control-log.jsonl`."""
-        return self._run.queue.ledger.log
+        return self._run.queue.control_log.log
 
     @file("exception.json")
     def exception(self) -> ExceptionRecord | dict[str, Any]:

@@ -46,7 +46,7 @@ class Table:
     @property
     def held(self) -> Command | None:
         """The hold that training has taken up."""
-        begun = (c for c in self.unfinished if c.is_taken and c.status in {"queued", "executing"})
+        begun = (c for c in self.unfinished if c.is_claimed and c.status in {"queued", "executing"})
         return next((command for command in begun if is_hold(command.record["kind"])), None)
 
     def record(self, id_: str) -> CommandRecord | None:

@@ -5,14 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict, cast
 
 import numpy as np
 import torch
 
-from midrun.fs.faults import message
-from midrun.model import attribute, bounded, shown
-from midrun.targets import invalid
+from midrun.fs.faults import invalid, message
+from midrun.nested import bounded
+from midrun.scalar import holds, is_real_scalar
+
+
+class Tunable(TypedDict, total=False):
+    """An attribute that may be changed while the run is live."""
+
+    value: Any
+    type: str
+    min: float
+    max: float
+    label: str
+    error: str
+
+
+class Tunables(TypedDict):
+    """The attributes that the model declares in `midrun_tunable_hparams`."""
+
+    hparams: dict[str, Tunable]
 
 
 def declared(module: object) -> dict[str, Mapping[str, Any]]:
@@ -21,6 +38,38 @@ def declared(module: object) -> dict[str, Mapping[str, Any]]:
     return (
         {path: limits or {} for path, limits in found.items()} if isinstance(found, Mapping) else {p: {} for p in found}
     )
+
+
+def tunables(module: object) -> Tunables:
+    """Return what a model declares, as it is now. A declared path that can't be read has an `error` instead."""
+    return Tunables(hparams={path: _tunable(module, path, limits) for path, limits in declared(module).items()})
+
+
+def _tunable(module: object, path: str, limits: Mapping[str, Any]) -> Tunable:
+    tunable = cast("Tunable", {key: limits[key] for key in ("min", "max", "label") if key in limits})
+    try:
+        value = attribute(module, path)
+    except (AttributeError, KeyError) as error:
+        tunable["error"] = f"the model has no {path!r}: {message(error)}"
+    except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
+        tunable["error"] = f"{path!r} can't be read: {type(error).__name__}: {message(error)}"
+    else:
+        tunable["value"], tunable["type"] = shown(value, waits=False), type(value).__name__
+    return tunable
+
+
+def shown(value: Any, *, waits: bool) -> Any:  # noqa: ANN401 - a hyperparameter may be anything
+    """Return a value as it is shown. A tensor's number is read; if it `waits`, also from a device."""
+    is_number = isinstance(value, torch.Tensor) and is_real_scalar(value)
+    return value.item() if is_number and (waits or value.device.type == "cpu") else bounded(value)
+
+
+def attribute(owner: object, path: str) -> Any:  # noqa: ANN401 - an attribute may hold anything
+    """Return the attribute of `owner` at a dotted path. Raises AttributeError or KeyError when it is not there."""
+    value = owner
+    for name in path.split("."):
+        value = value[name] if isinstance(value, Mapping) and name in value else getattr(value, name)
+    return value
 
 
 def admitted(module: object, path: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
@@ -93,7 +142,8 @@ def _as(present: Any, value: Any, path: str) -> Any:  # noqa: ANN401 - a hyperpa
         )
     if isinstance(present, dict):
         if present.keys() != value.keys():
-            _refuse("value", f"{path!r} has the members {', '.join(map(str, present))}: give all of them", "keys")
+            members, given = ", ".join(map(str, present)), ", ".join(value) or "none"
+            _refuse("value", f"{path!r} has the members {members}, not {given}: give exactly these", "keys")
         return {key: _as(old, value[key], path) for key, old in present.items()}
     if isinstance(present, list | tuple):
         if len(present) != len(value):
@@ -106,14 +156,14 @@ def _as(present: Any, value: Any, path: str) -> Any:  # noqa: ANN401 - a hyperpa
 def _as_number(present: Any, value: Any, path: str) -> Any:  # noqa: ANN401 - as above
     """Return a number in the type of the present one: a numpy scalar stays one, a boolean too."""
     if isinstance(value, float) and not math.isfinite(value):
-        _refuse("value", f"{path!r} takes a finite number", "finite_number")
+        _refuse("value", f"{path!r} takes a finite number, not {value!r}", "finite_number")
     try:
         with np.errstate(over="ignore"):
             new = type(present)(value)
     except (OverflowError, ValueError, TypeError) as error:
         _refuse("value", f"{path!r} can't be {value!r:.100}: {message(error)}", "range")
     if isinstance(new, float | np.floating) and not math.isfinite(new):
-        _refuse("value", f"{value!r:.100} is too large for {path!r}", "range")
+        _refuse("value", f"{value!r:.100} does not fit {path!r}, which is {_named(present)}", "range")
     return new
 
 
@@ -130,18 +180,14 @@ def _fits(present: object, value: object) -> bool:
 
 
 def _as_scalar(present: torch.Tensor, value: Any, path: str) -> Any:  # noqa: ANN401 - as above
-    if type(present) not in (torch.Tensor, torch.nn.Parameter) or present.numel() != 1 or present.is_complex():
+    if not is_real_scalar(present):
         _refuse(
             "name", f"{path!r} is a tensor of shape {tuple(present.shape)}: only a single number can be set", "type"
         )
     like: Any = False if present.dtype is torch.bool else 0.0 if present.is_floating_point() else 0
     new = _as(like, value, path)
-    try:
-        kept = torch.empty((), dtype=present.dtype).fill_(new)
-    except (RuntimeError, OverflowError):
-        kept = torch.tensor(math.inf)
-    if not bool(torch.isfinite(kept)):
-        _refuse("value", f"{value!r:.100} is too large for {path!r}, which is of {present.dtype}", "range")
+    if not holds(present.dtype, new):
+        _refuse("value", f"{value!r:.100} does not fit {path!r}, which is of {present.dtype}", "range")
     return new
 
 

@@ -14,7 +14,16 @@ from midrun.fs.faults import trace
 class Worker:
     """One thread that does what it is handed, in order, and calls `tick` every `interval` seconds in between.
 
-    A task that raises is reported to `broken`, by the kind of its error, and the thread goes on.
+    A task that raises ends nothing: the thread goes on.
+
+    Parameters
+    ----------
+    name
+        The thread's name.
+    broken
+        Called with the traceback of a task that raised, and with the name of its error's class.
+    tick
+        Called every `interval` seconds, where nothing else is to be done.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from examples.quickstart import TinyRegressor
 from midrun.commands import KINDS
-from midrun.commands.kind import Kind
+from midrun.commands.kind import POINTS, Kind
 from midrun.fs.handbook import handbook
 from midrun.root import Root
 
@@ -84,7 +84,11 @@ def commands() -> str:
     """Return docs/commands.md with the table of kinds as it is in the code."""
     before, _, rest = COMMANDS.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
-    rows = ["| kind | arguments | held | what it does |", "|---|---|---|---|", *map(_row, KINDS.values())]
+    rows = [
+        "| kind | arguments | without `when` | held | what it does |",
+        "|---|---|---|---|---|",
+        *map(_row, KINDS.values()),
+    ]
     return "".join([before, BEGIN, *(f"{row}\n" for row in rows), END, after])
 
 
@@ -93,8 +97,10 @@ def _row(kind: Kind) -> str:
     for name, field in kind.Arguments.model_fields.items():
         bare = " (bare value)" if name == kind.bare else ""
         given.append(f"`{name}`{'' if field.is_required() else '?'}{bare}")
+    any_point = {Kind.points: "any", POINTS: "any of training"}
+    when = "" if kind.at_once else any_point.get(kind.points) or ", ".join(f"`{point}`" for point in kind.points)
     held = "at once" if kind.at_once else "yes" if kind.while_held else "no"
-    return f"| `{kind.name}` | {', '.join(given) or 'none'} | {held} | {' '.join(kind.doc.split())} |"
+    return f"| `{kind.name}` | {', '.join(given) or 'none'} | {when} | {held} | {' '.join(kind.doc.split())} |"
 
 
 if __name__ == "__main__":

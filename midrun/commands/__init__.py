@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, JsonValue, RootModel, create_model
@@ -11,9 +12,21 @@ from midrun.commands import artifacts, captures, hparam, optimizer, standstill
 from midrun.commands.kind import Arguments, Execution, Kind, When, absent
 from midrun.fs.control import LEGAL_ID, Form
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
+
+def by_name(kinds: Iterable[Kind]) -> dict[str, Kind]:
+    """Return kinds by their names, in their order. Raises ValueError where two have one name."""
+    found: dict[str, Kind] = {}
+    for kind in kinds:
+        if kind.name in found:
+            raise ValueError(
+                f"{type(found[kind.name]).__name__} and {type(kind).__name__} are both named {kind.name!r}"
+            )
+        found[kind.name] = kind
+    return found
+
+
+KINDS = by_name(
+    [
         standstill.Pause(),
         standstill.Hold(),
         standstill.Continue(),
@@ -33,8 +46,8 @@ KINDS: dict[str, Kind] = {
         standstill.ReleaseException(),
         standstill.Release(),
         standstill.Cancel(),
-    )
-}
+    ]
+)
 """Every kind, by its name, in the order in which they are shown."""
 
 
@@ -52,7 +65,7 @@ def _request(kind: Kind) -> type[Arguments]:
         ),
         "session": (
             Literal["next"],
-            Field(default_factory=absent, description="The file may have been in the spool before the stage begins."),
+            Field(default_factory=absent, description="The file may have been in the spool before the session begins."),
         ),
         "source": (
             Literal["command line", "hook", "script"],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from midrun.capture import write_batch, write_gradients, write_loss, write_optimizers
-from midrun.command import Change, Command
+from midrun.command import STEP, Change, Command
 from midrun.commands.artifacts import Labelled
 from midrun.commands.kind import EVALUATION, POINTS, Arguments, Kind
 
@@ -46,7 +46,7 @@ class _Capture(Kind):
 
     Arguments = Labelled
     bare = "label"
-    points: ClassVar[tuple[str, ...]] = ("before_optimizer_step",)
+    points: ClassVar[tuple[str, ...]] = (STEP,)
     while_held = True
     word: ClassVar[str]
     """What its files' names begin with."""
@@ -68,7 +68,7 @@ class SaveBatch(_Capture):
     """Save the batch that is in flight: its tensors and plain values, and a description of whatever else it holds."""
 
     name = "save_current_batch"
-    points = ("before_optimizer_step", "train_batch_end", EVALUATION)
+    points = (STEP, "train_batch_end", EVALUATION)
     word = "batch"
     write = staticmethod(write_batch)
 

@@ -21,7 +21,9 @@ SafePoint = Literal["train_batch_end", "train_epoch_end", "validation_epoch_end"
 """Where in training a command can run."""
 POINTS: tuple[str, ...] = get_args(SafePoint)
 EVALUATION = "evaluation_batch_end"
-"""The end of a batch of `trainer.validate`, `test` or `predict`, which have no other safe points."""
+"""The end of a batch of `trainer.validate`, `test` or `predict`.
+
+The other safe points are `fit`'s, but for the end of a validation, which `validate` has too."""
 Label = Annotated[str, Field(min_length=1, max_length=100)]
 
 
@@ -56,7 +58,7 @@ class Execution(Arguments):
     """How a command is to be run."""
 
     when: When = Field(
-        default_factory=When.model_construct, description="Without it: at the next point where it is safe."
+        default_factory=When.model_construct, description="Without it: at the next safe point that the kind allows."
     )
 
 
@@ -68,12 +70,12 @@ class Kind:
     bare: ClassVar[str | None] = None
     """The argument that a bare value is for, as a shell writes it."""
     points: ClassVar[tuple[str, ...]] = (*POINTS, EVALUATION)
-    """Where it runs when it is not told."""
+    """Where it runs without a `when`: at the first of these that comes."""
     while_held: ClassVar[bool] = False
     """Whether it runs while a hold is active."""
     on_every_rank: ClassVar[bool] = False
     """Whether all ranks must do it, or none."""
-    always: ClassVar[bool] = False
+    ignores_limit: ClassVar[bool] = False
     """Whether there is a place for it however many commands wait."""
     confirm: ClassVar[str | None] = None
     """What a person is asked before a click sends what can't be taken back.
@@ -84,8 +86,8 @@ class Kind:
 
     @property
     def doc(self) -> str:
-        """What it does."""
-        return inspect.getdoc(type(self)) or ""
+        """What it does; a docstring that it inherits says what another kind does."""
+        return inspect.cleandoc(type(self).__doc__ or "")
 
     def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Raise a `Fault` when arguments that are no mistake in themselves can't be done in this run."""

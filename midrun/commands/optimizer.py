@@ -26,7 +26,11 @@ class Rate(Arguments):
 
     value: float = Field(ge=0, allow_inf_nan=False, description="The learning rate.")
     optimizer: _Optimizer = None
-    group: _Group = None
+    group: _Number | None = Field(
+        default=None,
+        description="Which parameter group, counted from 0. "
+        "Without it the first gets the value, and the others keep their proportion to it.",
+    )
 
 
 class Which(Arguments):
@@ -65,16 +69,26 @@ class _OfOptimizers(Kind):
     def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Refuse what the options don't allow."""
         super().admit(run, args)
-        if self.is_surgery(args) and not run.config.optimizer_surgery_enabled:
-            raise Refused(f"optimizer_surgery_enabled=False: {self.name} is not allowed in this run")
+        surgery = None if run.config.optimizer_surgery_enabled else self.surgery(args)
+        if surgery is not None:
+            raise Refused(f"optimizer_surgery_enabled=False: {self.name} is not allowed {surgery}")
 
-    def is_surgery(self, args: Any) -> bool:  # noqa: ANN401 - the kind's own arguments
-        """Whether it changes a part of an optimizer's state that `optimizer_surgery_enabled` guards."""
+    def surgery(self, args: Any) -> str | None:  # noqa: ANN401 - the kind's own arguments
+        """Return what of it `optimizer_surgery_enabled` guards, in the words that say what is not allowed, or None."""
         del args
-        return False
+        return None
 
 
-class SetLearningRate(_OfOptimizers):
+class _OfOneOptimizer(_OfOptimizers):
+    """A kind that may be about one optimizer or group, which is surgery, or about all of them, which is none."""
+
+    def surgery(self, args: Rate | Option) -> str | None:
+        """Name the arguments that make it surgery."""
+        given = [f"`{name}`" for name in ("optimizer", "group") if getattr(args, name) is not None]
+        return f"with {' and '.join(given)}: leave {'them' if given[1:] else 'it'} out" if given else None
+
+
+class SetLearningRate(_OfOneOptimizer):
     """Set the learning rate, so that it lasts: a scheduler goes on from it, in proportion.
 
     Without `group`, the first group of each optimizer gets the value, and the others keep their proportion to it.
@@ -83,10 +97,6 @@ class SetLearningRate(_OfOptimizers):
     name = "set_learning_rate"
     Arguments = Rate
     bare = "value"
-
-    def is_surgery(self, args: Rate) -> bool:
-        """Whether it is about one optimizer or group."""
-        return args.optimizer is not None or args.group is not None
 
     def do(self, run: Run, args: Rate, command: Command) -> dict[str, Any]:
         """Set it, and whatever a scheduler would set it from."""
@@ -104,25 +114,21 @@ class ResetMomentum(_OfOptimizers):
     Arguments = Which
     bare = "optimizer"
 
-    def is_surgery(self, args: Which) -> bool:
-        """It always is."""
+    def surgery(self, args: Which) -> str:
+        """All of it."""
         del args
-        return True
+        return "in this run"
 
     def do(self, run: Run, args: Which, command: Command) -> dict[str, Any]:
         """Zero the buffers in place."""
         return {**reset_momentum(run.loop.optimizers, optimizer=args.optimizer)}
 
 
-class SetOptimizerOption(_OfOptimizers):
+class SetOptimizerOption(_OfOneOptimizer):
     """Set another option of the optimizers, such as weight_decay, momentum or betas."""
 
     name = "set_optimizer_option"
     Arguments = Option
-
-    def is_surgery(self, args: Option) -> bool:
-        """Whether it is about one optimizer or group."""
-        return args.optimizer is not None or args.group is not None
 
     def do(self, run: Run, args: Option, command: Command) -> dict[str, Any]:
         """Set it, once a trial has shown that the optimizer goes on with it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from midrun.command import Command
+from midrun.command import STEP, Command
 from midrun.commands.kind import EVALUATION, Arguments, Kind
 from midrun.fs.faults import Conflict, NotFound
 from midrun.hold import is_hold
@@ -14,6 +14,7 @@ from midrun.hold import is_hold
 if TYPE_CHECKING:
     from midrun.run import Run
 
+_ACTIVE = "it is an active hold"
 _Id = Annotated[str, Field(min_length=1, max_length=128, description="The command's id.")]
 
 
@@ -23,7 +24,7 @@ class Reason(Arguments):
     reason: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description="Why, for the record.")
 
 
-class Target(Arguments):
+class CommandId(Arguments):
     """Which command is meant."""
 
     id: _Id
@@ -35,7 +36,7 @@ class Hold(Kind):
     name = "hold"
     Arguments = Reason
     bare = "reason"
-    points = ("before_optimizer_step", EVALUATION)
+    points = (STEP, EVALUATION)
     on_every_rank = True
 
     def admit(self, run: Run, args: Reason) -> None:
@@ -46,7 +47,9 @@ class Hold(Kind):
                 "an exception holds the run, which ends with it when it is released: there is nothing to hold"
             )
         if run.holds.stopped:
-            raise Conflict("a stop has run: there is nothing to hold until the next fit, validate or test begins")
+            raise Conflict(
+                "a stop has run: there is nothing to hold until the next fit, validate, test or predict begins"
+            )
 
     def do(self, run: Run, args: Reason, command: Command) -> dict[str, Any]:
         """Stand still until somebody lets go."""
@@ -57,7 +60,7 @@ class Pause(Hold):
     """Hold training before the next optimizer step. `continue` lets it go, or cancels it while it is not active yet."""
 
     name = "pause"
-    always = True
+    ignores_limit = True
 
 
 class Continue(Kind):
@@ -80,16 +83,16 @@ class Release(Kind):
     """Let the active hold go, named by its own id or by that of a hold that has joined it."""
 
     name = "release"
-    Arguments = Target
+    Arguments = CommandId
     bare = "id"
     at_once = True
 
-    def admit(self, run: Run, args: Target) -> None:
+    def admit(self, run: Run, args: CommandId) -> None:
         """Refuse what is no active hold."""
-        if not run.holds.names(args.id):
+        if not run.holds.covers(args.id):
             raise _no_such(run, args.id) or Conflict(f"the hold {args.id!r} is not active: {_status(run, args.id)}")
 
-    def do(self, run: Run, args: Target, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: CommandId, command: Command) -> dict[str, Any]:
         """Let go."""
         return {"released": run.holds.release(command.record["source"]), "cancelled_holds": []}
 
@@ -121,24 +124,22 @@ class Cancel(Kind):
     """Take back a command that has not begun, a hold that is not active yet included."""
 
     name = "cancel"
-    Arguments = Target
+    Arguments = CommandId
     bare = "id"
     at_once = True
 
-    def admit(self, run: Run, args: Target) -> None:
+    def admit(self, run: Run, args: CommandId) -> None:
         """Refuse what is not waiting."""
         record = run.queue.table.record(args.id)
         if record is None or record["status"] != "queued":
-            raise _no_such(run, args.id) or Conflict(
-                f"only what waits can be cancelled, and {args.id!r} does not: {_status(run, args.id)}"
-            )
+            raise _no_such(run, args.id) or _not_waiting(run, args.id)
 
-    def do(self, run: Run, args: Target, command: Command) -> dict[str, Any]:
+    def do(self, run: Run, args: CommandId, command: Command) -> dict[str, Any]:
         """Cancel it, unless training has just begun to do it."""
         id_ = args.id
         cancelled = run.queue.cancel([c for c in run.queue.table.queued if c.id == id_], command.record["source"])
         if not cancelled:
-            raise Conflict(f"only what waits can be cancelled, and {id_!r} does not: {_status(run, id_)}")
+            raise _not_waiting(run, id_)
         return {"cancelled": id_}
 
 
@@ -153,7 +154,7 @@ class Stop(Kind):
         "Stop training? The batch is finished, and then the run ends as it would at its last step. "
         "To go on later, save a checkpoint first. A run that an exception holds ends with that exception."
     )
-    always = True
+    ignores_limit = True
     while_held = True
     on_every_rank = True
 
@@ -171,10 +172,16 @@ def _no_such(run: Run, id_: str) -> NotFound | None:
     return None if id_ in run.queue.table else NotFound(f"no command has the id {id_!r}; the last 1000 are kept")
 
 
+def _not_waiting(run: Run, id_: str) -> Conflict:
+    status = _status(run, id_)
+    instead = "; release it instead" if status == _ACTIVE else ""
+    return Conflict(f"only what waits can be cancelled, and {id_!r} does not: {status}{instead}")
+
+
 def _status(run: Run, id_: str) -> str:
     record = run.queue.table.record(id_)
     if record is None:
         return "it is unknown"
     if is_hold(record["kind"]) and record["status"] == "executing":
-        return "it is an active hold" if run.holds.names(id_) else "it has been released"
+        return _ACTIVE if run.holds.covers(id_) else "it has been released"
     return f"it is {record['status']}"

@@ -14,8 +14,8 @@ from midrun.fs.render import render
 from midrun.fs.tree import Dir, file
 from midrun.nested import described
 from midrun.shell.execution import Ended, Waiter, beginning, execute
-from midrun.shell.payload import saved
-from midrun.shell.scripts import KINDS, NoSet, Scripts, likest
+from midrun.shell.payload import save_parts
+from midrun.shell.scripts import WEIGHTS, NoSet, Scripts, likest
 from midrun.shell.watch import Watch
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class ScriptRecord(TypedDict):
     is_failing: bool
     """Whether it has failed three times in a row or more; it goes on being run."""
     seconds: float | None
-    """How long the last run took."""
+    """How long the last run took, in seconds."""
     trouble: str | None
     """What was wrong with the last run."""
     time: float | None
-    """When it ended."""
+    """When it ended. Seconds since 1970."""
 
 
 class Running(TypedDict):
@@ -57,6 +57,7 @@ class Running(TypedDict):
 
     script: str
     since: float
+    """When it was started. Seconds since 1970."""
     pid: int
     """Of the script, which leads its own process group."""
 
@@ -86,7 +87,7 @@ class HooksIndex(TypedDict):
 
 
 class Hooked(Protocol):
-    """What shell hooks need of a run: `Run` on rank zero, `Follower` on the others."""
+    """What shell hooks need of a run: `Run` on rank zero, `follower._Member` on the others."""
 
     config: MidrunConfig
     loop: Loop
@@ -98,7 +99,7 @@ class Hooked(Protocol):
     def rest_url(self) -> str | None:
         """Address of the REST API."""
 
-    def changed(self) -> None:
+    def void_cached(self) -> None:
         """Void what faces have kept."""
 
     def take_drops(self) -> None:
@@ -150,7 +151,7 @@ class ShellHooks:
         try:
             prepare()
             self._look()
-            self._watch = Watch([self.scripts.directory / kind for kind in KINDS], self._look)
+            self._watch = Watch([self.scripts.directory / weight for weight in WEIGHTS], self._look)
         except NoSet as error:
             self._service.fail(str(error))
         except OSError as error:
@@ -175,7 +176,7 @@ class ShellHooks:
         if enabled:
             self._caller.attach()  # Again, should somebody have put the Trainer's callbacks aside meanwhile.
         if enabled != before:
-            self._run.changed()
+            self._run.void_cached()
         for script in strangers:
             close = likest(script)
             hint = f"did you mean {close}?" if close else "docs/hooks.md says which there are"
@@ -213,11 +214,11 @@ class ShellHooks:
         return ended.trouble, ended.seconds
 
     def _payload(self, script: Path, name: str, arguments: dict[str, Any], directory: Path) -> dict[str, Any]:
-        run, kind = self._run, script.parent.name
+        run, weight = self._run, script.parent.name
         sample = run.loop.sample(arguments.get("batch_idx", run.loop.batch))
         return {
             "callback": name,
-            "kind": kind,
+            "kind": weight,
             "run_id": run.run_id,
             "run_dir": str(run.directory),
             "rank": self._rank,
@@ -227,7 +228,7 @@ class ShellHooks:
             "batch_idx": sample.batch,
             "time": sample.time,
             "metrics": sample.values().metrics,
-            "arguments": saved(arguments, directory) if kind == "heavy" else described(arguments),
+            "arguments": save_parts(arguments, directory) if weight == "heavy" else described(arguments),
         }
 
     def _execute(self, script: Path, payload: Path, name: str) -> Ended:
@@ -306,7 +307,7 @@ class ShellHooks:
 
 
 class Hooks(Dir):
-    """The shell hooks."""
+    """The scripts that run at Lightning's callbacks: which are executable, and what became of them."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -314,7 +315,7 @@ class Hooks(Dir):
     @file("index.json", cached=False)
     def index(self) -> HooksIndex:
         """The scripts that are executable, and what became of those that have run."""
-        return self._run.hooks.index()
+        return self._run.shell_hooks.index()
 
 
 def _now(record: ScriptRecord, *, enabled: bool) -> ScriptRecord:

@@ -25,7 +25,7 @@ _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64} | {
 """What numpy has no type for, and the type that holds every one of its values."""
 
 
-def saved(arguments: Mapping[str, Any], directory: Path) -> dict[str, dict[str, Any]]:
+def save_parts(arguments: Mapping[str, Any], directory: Path) -> dict[str, dict[str, Any]]:
     """Return what each part of the arguments is, by its path, and save the tensors as `.npy` files. Raises OSError."""
     found: dict[str, dict[str, Any]] = {}
     left = MOST_BYTES
@@ -59,7 +59,9 @@ def array_of(value: torch.Tensor | np.ndarray, most: int) -> np.ndarray:
     else:
         insist_on_numbers(value, torch.strided)
     if value.nbytes > most:
-        raise ValueError(f"its {value.nbytes} bytes are over the limit of {MOST_BYTES} for one callback")
+        raise ValueError(
+            f"it has {value.nbytes} bytes, and {most} are left of the {MOST_BYTES} that are saved for one callback"
+        )
     if isinstance(value, np.ndarray):
         return value
     dense = value.detach().resolve_conj().resolve_neg()

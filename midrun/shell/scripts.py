@@ -1,8 +1,8 @@
 """The scripts of a run: `hooks/light/` and `hooks/heavy/`, and which of them are executable now.
 
-A script is the user's from the moment when it is there: none is ever written over. `midrun-hooks-state.json` has the
-digest of each that midrun made, so that a newer midrun renews those alone that nobody has touched, and makes none again
-that somebody has deleted.
+What somebody has edited is never written over. `midrun-hooks-state.json` has the digest of each script that midrun
+made, so that a newer midrun, or a user's own set, replaces those alone that nobody has edited, and midrun makes none of
+its own again that somebody has deleted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from midrun.callbacks import ARGUMENTS
 from midrun.fs.disk import aside, write_whole
 from midrun.fs.render import render
 
-Kind = Literal["light", "heavy"]
-KINDS: tuple[Kind, ...] = ("light", "heavy")
+Weight = Literal["light", "heavy"]
+WEIGHTS: tuple[Weight, ...] = ("light", "heavy")
 """A light script is told what the arguments are; a heavy one gets the tensors too. The order in which they run."""
 SUFFIX = ".sh"
 STATE = "midrun-hooks-state.json"
@@ -36,7 +36,7 @@ _TEMPLATE = """\
 # To enable it: chmod +x {path}
 #
 # $1 is a JSON file:
-#   {{"callback": "{name}", "kind": "{kind}", "rank": 0, "stage": "train", "global_step": 312, "epoch": 3,
+#   {{"callback": "{name}", "kind": "{weight}", "rank": 0, "stage": "train", "global_step": 312, "epoch": 3,
 #    "batch_idx": 12, "metrics": {{"train/loss": 0.25}},
 #    "arguments": {{{arguments}}}}}{files}
 #
@@ -69,13 +69,13 @@ class Scripts:
     @property
     def are_there(self) -> bool:
         """Whether there are directories for them."""
-        return all((self.directory / kind).is_dir() for kind in KINDS)
+        return all((self.directory / weight).is_dir() for weight in WEIGHTS)
 
     def install(self, source: Path | None) -> None:
         """Make the scripts that are not there, those of a user's own set first. Raises OSError."""
         made = self._made()
-        for kind in KINDS:
-            (self.directory / kind).mkdir(parents=True, exist_ok=True)
+        for weight in WEIGHTS:
+            (self.directory / weight).mkdir(parents=True, exist_ok=True)
         if source is not None:
             self._copy(source, made)
         for path, text in _templates():
@@ -89,8 +89,8 @@ class Scripts:
         """
         found: dict[str, list[Path]] = {}
         strangers: list[Path] = []
-        for kind in KINDS:
-            with suppress(OSError), os.scandir(self.directory / kind) as entries:
+        for weight in WEIGHTS:
+            with suppress(OSError), os.scandir(self.directory / weight) as entries:
                 for entry in entries:
                     name = entry.name.removesuffix(SUFFIX)
                     if name != entry.name and _is_executable(entry):
@@ -143,10 +143,10 @@ def likest(script: Path) -> str | None:
     return f"{close[0]}{SUFFIX}" if close else None
 
 
-def template(kind: Kind, name: str) -> str:
+def template(weight: Weight, name: str) -> str:
     """Return the script that midrun makes for a callback."""
     described = '"type": "Tensor", "shape": [32, 8], "dtype": "float32", "device": "cpu"'
-    file = ', "file": "…/{}.npy", "stored_as": "float32"' if kind == "heavy" else ""
+    file = ', "file": "…/{}.npy", "stored_as": "float32"' if weight == "heavy" else ""
     part = f'"batch.0": {{{described}{file.format("batch.0")}}}'
     examples = {
         "batch": f'"batch": {{"type": "list", "length": 2}},\n#      {part}',
@@ -161,14 +161,18 @@ def template(kind: Kind, name: str) -> str:
     }
     arguments = ",\n#      ".join(examples.get(argument, f'"{argument}": {{…}}') for argument in ARGUMENTS[name])
     return _TEMPLATE.format(
-        name=name, kind=kind, path=f"hooks/{kind}/{name}{SUFFIX}", arguments=arguments, files=_FILES * (kind == "heavy")
+        name=name,
+        weight=weight,
+        path=f"hooks/{weight}/{name}{SUFFIX}",
+        arguments=arguments,
+        files=_FILES * (weight == "heavy"),
     )
 
 
 def _templates() -> Iterator[tuple[str, str]]:
-    for kind in KINDS:
+    for weight in WEIGHTS:
         for name in ARGUMENTS:
-            yield f"{kind}/{name}{SUFFIX}", template(kind, name)
+            yield f"{weight}/{name}{SUFFIX}", template(weight, name)
 
 
 def _is_executable(entry: os.DirEntry[str]) -> bool:

@@ -57,7 +57,7 @@ class Watch:
         os.eventfd_write(self._bell, 1)
 
     def stop(self, patience: float) -> None:
-        """End the thread."""
+        """End the thread; wait for it for `patience` seconds at most."""
         self._is_over = True
         self.wake()
         self._thread.join(patience)

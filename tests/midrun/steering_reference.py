@@ -44,7 +44,7 @@ class Asked:
     via: str = "rest"
     status: str = "queued"
     is_late: bool = False
-    """It was in `new/` before the stage began."""
+    """It was in `new/` before the session began."""
     place: Place | None = None
     result: dict[str, Any] = field(default_factory=dict)
     """What is known of its result."""
@@ -260,6 +260,6 @@ class Reference:
             self.go()
 
     def expire(self, asked: Asked) -> None:
-        """Take in a file that was there before the stage began."""
+        """Take in a file that was there before the session began."""
         asked.status, asked.is_late = "expired", True
         self.commands[asked.id] = asked

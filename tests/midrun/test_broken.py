@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from midrun.loop import LightningLoop
+from midrun.loop import Loop
 from midrun.root import Root
 from midrun.run import Run
 from midrun.state import State
@@ -106,11 +106,11 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 @pytest.mark.parametrize(
     "part",
     [
-        (LightningLoop, "__init__"),
-        (LightningLoop, "sample"),
-        (LightningLoop, "_metrics"),
-        (LightningLoop, "stage"),
-        (LightningLoop, "limits"),
+        (Loop, "__init__"),
+        (Loop, "sample"),
+        (Loop, "_metrics"),
+        (Loop, "stage"),
+        (Loop, "limits"),
         (Run, "__init__"),
         (Run, "start"),
         (Run, "end_batch"),

@@ -156,6 +156,22 @@ def test_a_logger_that_raises_when_it_is_asked_is_as_good_as_none(tmp_path: Path
     assert "ConnectionError: the server is away" in warned[0]
 
 
+def test_a_logger_s_error_that_has_no_words_is_told_all_the_same(tmp_path: Path, warned: list[str]) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class Raising(Foreign):
+        @property
+        def version(self) -> Any:
+            raise MuteError
+
+    directory = directory_of(trainer(tmp_path, logger=Raising(save_dir=tmp_path)))
+    assert re.fullmatch(RUN_ID, directory.name)
+    assert len(warned) == 1
+    assert "MuteError: <exception str() failed>" in warned[0]
+
+
 def test_a_version_that_comes_with_the_experiment_is_there_in_time(tmp_path: Path) -> None:
     class Late(Foreign):
         @property

@@ -38,7 +38,7 @@ class Told(Service):
         self.logged: list[str] = []
         super().__init__("history", cast("Any", self))
 
-    def alert(self, message: str, kind: str | None = None) -> None:
+    def alert(self, message: str, once: str | None = None) -> None:
         if message not in self.logged:
             self.logged.append(message)
 

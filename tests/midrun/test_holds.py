@@ -314,6 +314,8 @@ def test_only_a_hold_that_is_not_active_yet_can_be_cancelled(tmp_path: Path) -> 
         sent["scheduled"] = model.give("hold", {"safe_point": EPOCH})
         sent["joined"] = model.give("hold")
         done(model.live, sent["joined"])
+        with pytest.raises(Conflict, match="it is an active hold; release it instead"):
+            model.give("cancel", id=active.id)
         for id_ in (active.id, sent["joined"].id):
             with pytest.raises(Conflict, match="only what waits"):
                 model.give("cancel", id=id_)
@@ -362,7 +364,7 @@ def test_only_an_active_hold_can_be_released(tmp_path: Path) -> None:
     steer(model, tmp_path, act_and_say)
 
 
-def test_what_is_queued_when_the_stage_ends_expires(tmp_path: Path) -> None:
+def test_what_is_queued_when_the_session_ends_expires(tmp_path: Path) -> None:
     sent: list[Any] = []
 
     def send() -> None:
@@ -466,7 +468,7 @@ def test_what_came_before_a_release_is_done_before_it(tmp_path: Path) -> None:
 # ---- after a stop
 
 
-def test_after_a_stop_nothing_is_held_until_the_next_stage_begins(tmp_path: Path) -> None:
+def test_after_a_stop_nothing_is_held_until_the_next_session_begins(tmp_path: Path) -> None:
     refused = []
 
     class Model(Steered):

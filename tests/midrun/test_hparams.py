@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from midrun.fs.faults import Invalid
-from midrun.tunables import admitted, declared, set_tunable
+from midrun.tunables import admitted, declared, set_tunable, tunables
 from tests.midrun.models import document, settled
 from tests.midrun.steering import Steered, aside, done, failed, fit, give, held, outcome, where
 
@@ -189,6 +189,57 @@ def test_a_message_names_both_types_and_the_value() -> None:
         set_tunable(Plain(1), "value", 7.0)
     with pytest.raises(Invalid, match=r"'value' is of type float .*, not null"):
         set_tunable(Plain(1.0), "value", None)
+
+
+def test_a_message_says_what_was_given_and_what_would_do() -> None:
+    with pytest.raises(Invalid, match=r"'value' takes a finite number, not nan"):
+        set_tunable(Plain(1.0), "value", math.nan)
+    with pytest.raises(Invalid, match=r"'value' has the members a, b, not a, c: give exactly these"):
+        set_tunable(Plain({"a": 1, "b": 2}), "value", {"a": 1, "c": 2})
+    with pytest.raises(Invalid, match=r"1e\+300 does not fit 'value', which is of type float32"):
+        set_tunable(Plain(np.float32(1)), "value", 1e300)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(torch.uint8, -1), (torch.uint8, 256), (torch.int8, -129), (torch.int64, 2**63), (torch.int32, 10**30)],
+)
+def test_a_tensor_of_integers_refuses_what_would_become_another_number(dtype: torch.dtype, value: int) -> None:
+    module = Plain(torch.tensor(7, dtype=dtype))
+    with pytest.raises(Invalid, match=rf"{value} does not fit 'value', which is of {dtype}"):
+        set_tunable(module, "value", value)
+    assert module.value.item() == 7
+
+
+def test_a_path_that_is_declared_with_null_has_no_limits_and_is_shown() -> None:
+    class Unlimited(Plain):
+        midrun_tunable_hparams = {"value": None}
+
+    module = Unlimited(1.0)
+    assert tunables(module) == {"hparams": {"value": {"value": 1.0, "type": "float"}}}
+    assert set_tunable(module, "value", 2.0) == (1.0, 2.0)
+
+
+def test_an_error_of_the_model_s_that_has_no_words_is_told_all_the_same() -> None:
+    class MuteError(AttributeError):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class Moody:
+        midrun_tunable_hparams = ("value",)
+
+        @property
+        def value(self) -> float:
+            raise MuteError
+
+        @value.setter
+        def value(self, value: float) -> None:
+            raise AssertionError("what can't be read is not set")
+
+    shown = tunables(Moody())["hparams"]["value"]
+    assert shown == {"error": "the model has no 'value': <exception str() failed>"}
+    with pytest.raises(Invalid, match="'value' can't be read: MuteError"):
+        set_tunable(Moody(), "value", 1.0)
 
 
 def test_a_present_value_that_can_t_be_shown_does_no_harm() -> None:

@@ -505,7 +505,7 @@ def test_files_of_the_spool_are_done_in_the_order_in_which_they_came(tmp_path: P
 
     def drop() -> None:
         new = model.live.directory / "spool" / "new"
-        assert model.live.queue.begun.wait(20), "files that are put in from now on are this stage's"
+        assert model.live.queue.begun.wait(20), "files that are put in from now on are this session's"
         for number, name in enumerate(["z", "a", "m"]):
             asked = {"kind": "set_hparam", "args": {"name": "probe", "value": number}}
             (new / f".{name}").write_text(json.dumps(asked))

@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from midrun.callbacks import ARGUMENTS, UNSERVED
-from midrun.safepoint import STEP
+from midrun.command import STEP
 from midrun.shell import scripts
 from midrun.shell.hooks import FAILING
+from midrun.shell.payload import array_of
 from midrun.shell.watch import Watch
 from tests.midrun.models import Staged, batches, document, left_as_it_was, only_directory, trainer
 from tests.midrun.steering import Steered, aside, fit, until
@@ -260,7 +261,7 @@ def test_a_script_runs_from_the_next_callback_on_after_chmod_and_no_more_after_t
         def act() -> None:
             script().write_text(KEEPS)
             script().chmod(mode)
-            until(lambda: len(model.live.hooks.index()["enabled"]) == count)
+            until(lambda: len(model.live.shell_hooks.index()["enabled"]) == count)
 
         return act
 
@@ -376,7 +377,7 @@ def test_a_script_that_fails_again_and_again_is_said_to_and_runs_all_the_same(tm
 
     def begin() -> None:
         enable(model.live.directory / script, "exit 1")
-        until(lambda: model.live.hooks.index()["enabled"])
+        until(lambda: model.live.shell_hooks.index()["enabled"])
 
     model.plan = {
         0: begin,
@@ -400,7 +401,7 @@ def test_a_script_that_hangs_is_said_to_with_the_way_out_of_it(tmp_path: Path, m
     told = []
 
     def running() -> int | None:
-        found = model.live.hooks.index()["running"] if hasattr(model, "live") else None
+        found = model.live.shell_hooks.index()["running"] if hasattr(model, "live") else None
         assert found is None or found["script"] == "light/on_train_batch_end.sh"
         return None if found is None else found["pid"]
 
@@ -416,7 +417,7 @@ def test_a_script_that_hangs_is_said_to_with_the_way_out_of_it(tmp_path: Path, m
     assert len(told) == 2
     words = "training waits for the hook light/on_train_batch_end.sh since ..:..:..; to end that script: kill -- -"
     assert re.match(words, told[0])
-    assert model.live.hooks.index()["running"] is None
+    assert model.live.shell_hooks.index()["running"] is None
 
 
 @pytest.mark.usefixtures("signals")
@@ -493,7 +494,7 @@ def test_many_callbacks_leave_nothing_behind(tmp_path: Path, times: Callable[[in
     with left_as_it_was():
         model = Steered(hooks_source_dir=str(source))
         fit(model, tmp_path, times(5_000) // 2)
-        runs = Counter({name: script["runs"] for name, script in model.live.hooks.index()["scripts"].items()})
+        runs = Counter({name: script["runs"] for name, script in model.live.shell_hooks.index()["scripts"].items()})
         del model.live
     assert set(runs.values()) == {times(5_000) // 2}
 
@@ -503,3 +504,10 @@ def test_the_page_on_hooks_names_each_callback_that_has_no_script(tmp_path: Path
     callbacks = {name for name in vars(L.Callback) if not name.startswith("_") and callable(getattr(L.Callback, name))}
     assert callbacks == {*ARGUMENTS, *UNSERVED}
     assert all(f"`{name}`" in page for name in UNSERVED)
+
+
+def test_a_tensor_for_which_there_is_no_room_says_how_much_is_left() -> None:
+    for value in (torch.zeros(100), np.zeros(100, dtype=np.float32)):
+        with pytest.raises(ValueError, match="it has 400 bytes, and 399 are left of the 1073741824 that are saved"):
+            array_of(value, 399)
+        assert array_of(value, 400).nbytes == 400

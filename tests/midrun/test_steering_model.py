@@ -188,7 +188,7 @@ class Steering(RuleBasedStateMachine):
         self.reference, self.model = Reference(), Stepwise()
         self.fits: list[Fit] = []
         self.late: list[tuple[Asked, bytes, bool]] = []
-        """Files that were put into the spool while nothing ran, and whether they are for the next stage."""
+        """Files that were put into the spool while nothing ran, and whether they are for the next session."""
         self.numbers = itertools.count()
         self.is_sure = False
         """What was seen last is as it should be."""
@@ -540,7 +540,7 @@ class Steering(RuleBasedStateMachine):
                 self.fits[-1].position == reference.position
                 and not (self.is_live and list(self.spool.glob("new/*.json")))
                 and self._on_disk() == self._states()
-                and run.queue.ledger.revision == len(reference.lines)
+                and run.queue.control_log.revision == len(reference.lines)
                 and len(run.control_errors.newest()) == len(reference.refused)
             )
 
@@ -564,7 +564,7 @@ def test_whatever_is_sent_does_what_is_documented(
     part: int, tmp_path: Path, times: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A disk that is slow for a second, as one of many tests' may be, would have a command done a safe point later.
-    monkeypatch.setattr("midrun.queue._CLAIM_PATIENCE", PATIENCE)
+    monkeypatch.setattr("midrun.queue._WRITE_PATIENCE", PATIENCE)
     monkeypatch.setattr("midrun.queue._POLL", 0.005)
     machine = seed(part)(type("Steering", (Steering,), {"root": tmp_path}))
     run_state_machine_as_test(

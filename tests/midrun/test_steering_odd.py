@@ -116,16 +116,16 @@ def test_a_pause_that_has_just_begun_is_let_go_by_a_continue(tmp_path: Path, mon
 
     def slow(self: Any, command: Command, point: str) -> bool:
         if command.kind.name == "pause" and not answers:
-            # As if the thread were stopped for a moment, right after it has taken the command.
-            take = command.take
+            # As if the thread were stopped for a moment, right after it has claimed the command.
+            claim = command.claim
 
-            def taken() -> bool:
-                took = take()
+            def claimed() -> bool:
+                is_ours = claim()
                 if threading.current_thread() is threading.main_thread():
                     answers.append(record(sent(self._run, "continue")))
-                return took
+                return is_ours
 
-            command.take = taken  # type: ignore[method-assign]  # this one's
+            command.claim = claimed  # type: ignore[method-assign]  # this one's
         return run_one(self, command, point)
 
     monkeypatch.setattr(midrun.safepoint.SafePoints, "_run_one", slow)

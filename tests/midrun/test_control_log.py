@@ -1,4 +1,4 @@
-"""The ledger keeps every line for good, whatever becomes of the disk, the process and the file."""
+"""The control log keeps every line for good, whatever becomes of the disk, the process and the file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from midrun import ledger as module
-from midrun.ledger import SHOWN, Entry, Ledger
+from midrun import control_log as module
+from midrun.control_log import SHOWN, ControlLog, Line
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
-def entry(id_: str = "a", **more: Any) -> Entry:
+def entry(id_: str = "a", **more: Any) -> Line:
     members: dict[str, Any] = {
         "revision": 0,
         "time": 1.5,
@@ -36,13 +36,13 @@ def entry(id_: str = "a", **more: Any) -> Entry:
         "error": None,
         **more,
     }
-    return members  # type: ignore[return-value]  # an Entry, with whatever the test puts into it
+    return members  # type: ignore[return-value]  # a Line, with whatever the test puts into it
 
 
-def opened(path: Path) -> Ledger:
-    ledger = Ledger(path, 1.0)
-    ledger.open()
-    return ledger
+def opened(path: Path) -> ControlLog:
+    log = ControlLog(path, 1.0)
+    log.open()
+    return log
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -52,8 +52,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def ids(ledger: Ledger) -> list[tuple[int, str]]:
-    return [(line["revision"], line["id"]) for line in ledger.log["entries"]]
+def ids(log: ControlLog) -> list[tuple[int, str]]:
+    return [(line["revision"], line["id"]) for line in log.log["entries"]]
 
 
 def test_lines_are_counted_on_over_the_sessions(tmp_path: Path) -> None:
@@ -72,22 +72,22 @@ def test_lines_are_counted_on_over_the_sessions(tmp_path: Path) -> None:
 def test_the_newest_are_shown_and_all_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("".join(f"{json.dumps(entry(str(n), revision=n))}\n" for n in range(1, 1501)))
-    ledger = opened(path)
-    assert ids(ledger) == [(n, str(n)) for n in range(1501 - SHOWN, 1501)]
-    ledger.add(entry("new"))
-    assert len(ledger.log["entries"]) == SHOWN
-    assert ids(ledger)[-1] == (1501, "new")
+    log = opened(path)
+    assert ids(log) == [(n, str(n)) for n in range(1501 - SHOWN, 1501)]
+    log.add(entry("new"))
+    assert len(log.log["entries"]) == SHOWN
+    assert ids(log)[-1] == (1501, "new")
     assert len(lines(path)) == 1501
 
 
-def test_of_a_long_ledger_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_control_log_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TAIL", 1000)
     path = tmp_path / "log"
     path.write_text("".join(f"{json.dumps(entry(str(n), revision=n))}\n" for n in range(1, 101)))
     size = path.stat().st_size
-    ledger = opened(path)
-    assert ledger.revision == 100
-    assert 1 < len(ledger.log["entries"]) < 10
+    log = opened(path)
+    assert log.revision == 100
+    assert 1 < len(log.log["entries"]) < 10
     assert path.stat().st_size == size
 
 
@@ -100,10 +100,10 @@ def test_any_argument_comes_back_as_it_was(tmp_path: Path, value: object) -> Non
 
 def test_a_line_that_a_crash_cut_short_is_cut_off_at_any_byte(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    ledger = opened(path)
-    ledger.add(entry("a"))
+    log = opened(path)
+    log.add(entry("a"))
     start = path.stat().st_size
-    ledger.add(entry("b", args={"value": "ä"}))
+    log.add(entry("b", args={"value": "ä"}))
     whole = path.read_bytes()
     for end in range(start, len(whole) - 1):
         path.write_bytes(whole[:end])
@@ -115,9 +115,9 @@ def test_a_line_that_a_crash_cut_short_is_cut_off_at_any_byte(tmp_path: Path) ->
 
 def test_a_line_that_lacks_nothing_but_its_end_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    ledger = opened(path)
-    ledger.add(entry("a"))
-    ledger.add(entry("b"))
+    log = opened(path)
+    log.add(entry("a"))
+    log.add(entry("b"))
     path.write_bytes(path.read_bytes().removesuffix(b"\n"))
     after = opened(path)
     after.add(entry("c"))
@@ -141,15 +141,15 @@ def test_foreign_lines_are_passed_over_and_stay(tmp_path: Path, foreign: bytes) 
 
 def test_a_line_that_can_not_be_written_is_shown_and_is_written_before_the_next(tmp_path: Path) -> None:
     path = tmp_path / "folder/log"
-    ledger = opened(path)
+    log = opened(path)
     for id_ in ("a", "b"):
         with pytest.raises(FileNotFoundError):
-            ledger.add(entry(id_))
-    assert ids(ledger) == [(1, "a"), (2, "b")]
+            log.add(entry(id_))
+    assert ids(log) == [(1, "a"), (2, "b")]
     path.parent.mkdir()
-    ledger.add(entry("c"))
-    assert lines(path) == list(ledger.log["entries"])
-    ledger.add(entry("d"))
+    log.add(entry("c"))
+    assert lines(path) == list(log.log["entries"])
+    log.add(entry("d"))
     assert [(line["revision"], line["id"]) for line in lines(path)] == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
 
 
@@ -157,21 +157,21 @@ def test_a_line_that_can_not_be_written_is_shown_and_is_written_before_the_next(
 FULL = """
 import json, resource, signal, sys
 from pathlib import Path
-from midrun.ledger import Ledger
+from midrun.control_log import ControlLog
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path, entry = Path(sys.argv[1]), json.loads(sys.argv[2])
-ledger = Ledger(path, 1.0)
-ledger.open()
-ledger.add(entry)
+log = ControlLog(path, 1.0)
+log.open()
+log.add(entry)
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
 for _ in range(2):
     try:
-        ledger.add(entry)
+        log.add(entry)
         raise SystemExit("it was written")
     except OSError as error:
         print(error.strerror, path.stat().st_size)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-ledger.add(entry)
+log.add(entry)
 """
 
 
@@ -194,15 +194,15 @@ def test_a_disk_that_takes_a_part_of_a_line_leaves_none_of_it(tmp_path: Path) ->
 KILLS = """
 import json, os, signal, sys
 from pathlib import Path
-from midrun.ledger import Ledger
+from midrun.control_log import ControlLog
 for line in sys.stdin:
     reading, telling = os.pipe()
     if (child := os.fork()) == 0:
-        ledger = Ledger(Path(sys.argv[1]), 1.0)
-        ledger.open()
+        log = ControlLog(Path(sys.argv[1]), 1.0)
+        log.open()
         while True:
-            ledger.add(json.loads(sys.argv[2]))
-            os.write(telling, b"%8d" % ledger.revision)
+            log.add(json.loads(sys.argv[2]))
+            os.write(telling, b"%8d" % log.revision)
     os.close(telling)
     said = b"".join(os.read(reading, 8) for _ in range(int(line)))
     os.kill(child, signal.SIGKILL)
@@ -229,7 +229,7 @@ def test_no_line_that_was_added_is_lost_by_kill_and_none_is_torn(tmp_path: Path,
             process.stdin.write(f"{1 + number % 7}\n")
             process.stdin.flush()
             added = int(process.stdout.readline())
-            found = [_entry_of(line) for line in path.read_bytes().splitlines(keepends=True)]
+            found = [_revision_of(line) for line in path.read_bytes().splitlines(keepends=True)]
             # The last one may be cut short by a crash of the host; a killed process has written it whole or not at all.
             assert found == list(range(1, len(found) + 1))
             assert added <= len(found)
@@ -249,8 +249,8 @@ def test_a_line_that_the_disk_has_taken_and_not_kept_stands_there_once(
 
     write = os.write
     path = tmp_path / "log"
-    ledger = opened(path)
-    ledger.add(entry())
+    log = opened(path)
+    log.add(entry())
     with monkeypatch.context() as disk:
         # It can't be cut off either.
         disk.setattr(os, "ftruncate", fails)
@@ -259,40 +259,40 @@ def test_a_line_that_the_disk_has_taken_and_not_kept_stands_there_once(
             disk.setattr(os, "write", writes)
         for _ in range(2):
             with pytest.raises(OSError, match="Input/output"):
-                ledger.add(entry())
-    ledger.add(entry())
-    assert [_entry_of(line) for line in path.read_bytes().splitlines(keepends=True)] == [1, 2, 3, 4]
+                log.add(entry())
+    log.add(entry())
+    assert [_revision_of(line) for line in path.read_bytes().splitlines(keepends=True)] == [1, 2, 3, 4]
 
 
 def test_what_others_have_put_into_the_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
-    ledger = opened(path)
-    ledger.add(entry())
+    log = opened(path)
+    log.add(entry())
     with path.open("a") as others:
         others.write("{}\n")
-    ledger.add(entry())
+    log.add(entry())
     assert [line == b"{}" for line in path.read_bytes().splitlines()] == [False, True, False]
 
 
-def _entry_of(line: bytes) -> int:
+def _revision_of(line: bytes) -> int:
     assert line.endswith(b"\n")
     return int(json.loads(line)["revision"])
 
 
 def test_the_lines_can_be_read_while_they_are_added(tmp_path: Path) -> None:
-    ledger = opened(tmp_path / "log")
+    log = opened(tmp_path / "log")
     stop, seen = threading.Event(), []
 
     def read() -> None:
         while not stop.is_set():
-            revisions = [line["revision"] for line in ledger.log["entries"]]
+            revisions = [line["revision"] for line in log.log["entries"]]
             if any(later != sooner + 1 for sooner, later in pairwise(revisions)):
                 seen.append(revisions)
 
     reader = threading.Thread(target=read)
     reader.start()
     for _ in range(2 * SHOWN):
-        ledger.add(entry())
+        log.add(entry())
     stop.set()
     reader.join()
     assert seen == []

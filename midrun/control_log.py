@@ -1,4 +1,4 @@
-"""The ledger: what was done to a run, by whom and when, for good: `control-log.jsonl` in the run directory.
+"""The control log: what was done to a run, by whom and when, for good: `control-log.jsonl` in the run directory.
 
 One line for each change of what the user controls. From it a reader can tell exactly what was done to a finished run,
 and do it again: a line's `kind` and `args`, at its `place`, are a command.
@@ -18,6 +18,8 @@ from typing import Any, Literal, TypedDict
 from midrun.command import Change, CommandRecord, ErrorRecord, Place
 from midrun.fs.disk import append_whole
 
+CONTROL_LOG = "control-log.jsonl"
+"""Its name in the run directory."""
 SHOWN = 100
 """The newest lines, which are kept in memory."""
 _TAIL = 4 << 20
@@ -28,14 +30,15 @@ _OWED = 1000
 Event = Literal["done", "failed", "held", "joined", "released"]
 
 
-class Entry(TypedDict):
+class Line(TypedDict):
     """One line."""
 
     revision: int
     """Counts the lines, from 1."""
     session: float
-    """When the session began in which it was done, as in run.json."""
+    """When the session began in which it was done, as in run.json. Seconds since 1970."""
     time: float
+    """When it was done. Seconds since 1970."""
     event: Event
     id: str
     """The command's."""
@@ -51,10 +54,10 @@ class Entry(TypedDict):
     error: ErrorRecord | None
 
 
-def entry_of(record: CommandRecord, event: Event, place: Place | None) -> Entry:
-    """Return the line for what a command did; the ledger numbers it, and says in which session it was."""
+def line_of(record: CommandRecord, event: Event, place: Place | None) -> Line:
+    """Return the line for what a command did; the control log numbers it, and says in which session it was."""
     result = {key: value for key, value in (record["result"] or {}).items() if key != "changes"}
-    return Entry(
+    return Line(
         revision=0,
         session=0.0,
         time=record["finished"] or time.time(),
@@ -71,37 +74,37 @@ def entry_of(record: CommandRecord, event: Event, place: Place | None) -> Entry:
     )
 
 
-class ControlLog(TypedDict):
+class ControlLogRecord(TypedDict):
     """What was done to the run: the newest lines of `control-log.jsonl`."""
 
     revision: int
-    entries: Sequence[Entry]
+    entries: Sequence[Line]
 
 
-class Ledger:
-    """The ledger of a run directory. One thread writes it; any may read `log`.
+class ControlLog:
+    """The control log of a run directory. One thread writes it; any may read `log`.
 
     Parameters
     ----------
     path
         The file.
     session
-        When this session began.
+        When this session began. Seconds since 1970.
     """
 
     def __init__(self, path: Path, session: float) -> None:
         self._path = path
         self._session = session
         self.revision = 0
-        self._newest: deque[Entry] = deque(maxlen=SHOWN)
+        self._newest: deque[Line] = deque(maxlen=SHOWN)
         self._owed: deque[bytes] = deque(maxlen=_OWED)
         self._end: int | None = None
         """Where the file ended when that was last known."""
 
     @property
-    def log(self) -> ControlLog:
+    def log(self) -> ControlLogRecord:
         """The newest lines."""
-        return ControlLog(revision=self.revision, entries=list(self._newest))
+        return ControlLogRecord(revision=self.revision, entries=list(self._newest))
 
     def open(self) -> None:
         """Read what earlier sessions have written; a line that a crash cut short is cut off. Raises OSError."""
@@ -112,39 +115,39 @@ class Ledger:
             tail = file.read()
             whole = tail[: tail.rfind(b"\n") + 1]
             rest = tail[len(whole) :]
-            if rest and _entry(rest) is not None:
+            if rest and _parsed(rest) is not None:
                 self._end += file.write(b"\n")  # All of it is there but its end.
                 whole = tail
             elif rest:
                 self._end = file.truncate(size - len(rest))
-            entries = [entry for line in whole.splitlines() if (entry := _entry(line)) is not None]
-            self._newest.extend(entries)
-        self.revision = max((entry["revision"] for entry in self._newest), default=0)
+            lines = [line for text in whole.splitlines() if (line := _parsed(text)) is not None]
+            self._newest.extend(lines)
+        self.revision = max((line["revision"] for line in self._newest), default=0)
 
-    def last(self, id_: str) -> Entry | None:
+    def last(self, id_: str) -> Line | None:
         """Return what the newest lines say came of a command, or None."""
         ends = {"done", "failed"}
         newest = list(self._newest)[::-1]
         # Others may have put lines there that have less in them.
         return next((line for line in newest if line.get("id") == id_ and line.get("event") in ends), None)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, line: Line) -> None:
         """Show a line, and write it so that it stays.
 
         Raises OSError, and it is shown all the same, and written before the next one.
         """
         self.revision += 1
-        entry = {**entry, "revision": self.revision, "session": self._session}
-        self._newest.append(entry)
-        self._owed.append(f"{json.dumps(entry, ensure_ascii=False)}\n".encode(errors="backslashreplace"))
+        line = {**line, "revision": self.revision, "session": self._session}
+        self._newest.append(line)
+        self._owed.append(f"{json.dumps(line, ensure_ascii=False)}\n".encode(errors="backslashreplace"))
         self._end = append_whole(self._path, b"".join(self._owed), self._end)
         self._owed.clear()
 
 
-def _entry(line: bytes) -> Entry | None:
+def _parsed(text: bytes) -> Line | None:
     """Return the line that was written, or None for what is none of ours."""
     try:
-        entry = json.loads(line)
+        line = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) and type(entry.get("revision")) is int else None  # type: ignore[return-value]  # as it was written
+    return line if isinstance(line, dict) and type(line.get("revision")) is int else None  # type: ignore[return-value]  # as it was written
