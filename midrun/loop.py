@@ -61,8 +61,8 @@ class Loop:
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """The optimizers."""
-        return list(self._trainer.optimizers)
+        """The model's optimizers. The one with which Lightning stands in for none is none."""
+        return [optimizer for optimizer in self._trainer.optimizers if type(optimizer).__name__ != _STAND_IN]
 
     @property
     def status(self) -> str:
@@ -249,6 +249,8 @@ class Loop:
         return metrics
 
 
+_STAND_IN = "_MockOptimizer"
+"""The class that Lightning has optimize nothing, where `configure_optimizers` returns None."""
 _PLAIN_STRATEGIES = {"SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy"}
 
 

@@ -54,7 +54,7 @@ def targets(optimizers: Sequence[Optimizer], optimizer: int | None, group: int |
     there are several optimizers and none is named.
     """
     if not optimizers:
-        raise Conflict("the run has no optimizer now: ask again when it trains")
+        raise Conflict("the run has no optimizer: it does not train now, or configure_optimizers gives none")
     if optimizer is None and group is not None and len(optimizers) > 1:
         raise invalid(
             "optimizer",

@@ -51,7 +51,7 @@ class Acting(Watched):
         return super().training_step(batch, batch_idx)
 
 
-def test_whatever_was_acknowledged_before_the_end_of_a_stage_comes_to_an_end(tmp_path: Path) -> None:
+def test_whatever_was_acknowledged_before_the_end_of_a_session_comes_to_an_end(tmp_path: Path) -> None:
     acknowledged: list[str] = []
     runs: list[Run] = []
 
@@ -245,3 +245,29 @@ def test_a_lock_that_is_deleted_costs_a_live_run_none_of_its_commands(tmp_path: 
     found = runs[0].queue.table.record(ids[0])
     assert found is not None
     assert found["status"] == "succeeded"
+
+
+@pytest.mark.parametrize("kind", ["set_learning_rate", "reset_momentum", "set_optimizer_option"])
+@pytest.mark.filterwarnings("ignore:.*will run with no optimizer:UserWarning")
+def test_of_a_model_without_optimizers_none_is_set_or_shown(kind: str, tmp_path: Path) -> None:
+    class Alone(Acting):
+        def configure_optimizers(self) -> Any:
+            return None
+
+    args: dict[str, dict[str, Any]] = {
+        "set_learning_rate": {"value": 0.1},
+        "set_optimizer_option": {"option": "weight_decay", "value": 0.1},
+        "reset_momentum": {},
+    }
+
+    def act(run: Run) -> None:
+        assert run.loop.optimizers == []
+        record(sent(run, kind, **args[kind]))
+
+    model = Alone()
+    model.acts[0] = act
+    trainer(tmp_path).fit(model, batches())
+    [path] = tmp_path.rglob("spool/done/*.json")
+    error = json.loads(path.read_bytes())["error"]
+    assert error["type"] == "Conflict"
+    assert error["message"].startswith("the run has no optimizer: ")
