@@ -58,13 +58,15 @@ class Leaf:
     gives: Callable[[], dict[str, Any]] = dict
     """Return the JSON Schema of what storing returns."""
 
-    def write(self, data: bytes, writer: Writer, *, check: bool = False) -> object:
+    def write(self, path: str, data: bytes, writer: Writer, *, check: bool = False) -> object:
         """Validate `data` and, unless only to `check` it, store it; return what storing it returned.
+
+        The file's `path` is for the words of a refusal.
 
         Raises `ReadOnly` for a file that takes nothing, `Invalid` for data that is not what it takes.
         """
         if self.store is None or self.form is None:
-            raise ReadOnly("this file is read-only: it shows a value and takes none")
+            raise ReadOnly(f"'{path}' shows a value and takes none: read it")
         arguments = self.form.parse(data)
         if not check:
             return self.store(arguments, writer)

@@ -118,9 +118,10 @@ class Tree:
             steps = split(path)
         except ValueError:
             raise NotFound(_missing(path)) from None
-        for step in steps:
+        for at, step in enumerate(steps):
             if not isinstance(node, Dir):
-                raise NotADirectory(f"'{path}': '{step}' is looked for in a file, and only a directory has entries")
+                above = "/".join(steps[:at])
+                raise NotADirectory(f"'{path}': {_no_directory(above, node)}; nothing is below it")
             fixed = fixed and node.declares(step)
             child = node.entry(step)
             if child is None:
@@ -133,7 +134,7 @@ class Tree:
         """Return the entries of the directory at `path`."""
         node, fixed = self.walk(path)
         if not isinstance(node, Dir):
-            raise NotADirectory(f"'{path}' is a file: read it")
+            raise NotADirectory(_no_directory(path, node))
         return [_entry(name, child, fixed=fixed and node.declares(name)) for name, child in node]
 
     @_guarded
@@ -153,7 +154,7 @@ class Tree:
         Returns what came of it, a JSON value, or a `Later` that will have it. What is refused is told to `refused`.
         """
         try:
-            value = self._leaf(path).write(data, writer, check=check)
+            value = self._leaf(path).write(path, data, writer, check=check)
         except Fault as fault:
             self._refused(path, data, writer, fault)
             raise
@@ -263,6 +264,13 @@ def _entry(name: str, node: Node, *, fixed: bool) -> Entry:
         case Link():
             return {**plain, "kind": "link", "fixed": False, "target": node.target()}
     return {**plain, "kind": "file", "live": node.live, "cached": node.cached, "writable": node.store is not None}
+
+
+def _no_directory(path: str, node: Leaf | Link) -> str:
+    """Return what is wrong where a directory was expected."""
+    if isinstance(node, Link):
+        return f"'{path}' is a link, not a directory of this tree: open its target on the disk"
+    return f"'{path}' is a file, not a directory: read it"
 
 
 def _missing(path: str) -> str:

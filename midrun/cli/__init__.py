@@ -31,8 +31,8 @@ hidden folders are not searched.
 
 exit codes:
   0    done
-  1    it did not work: the run is not live, or the command failed
-  2    written wrongly: no such run, several of them, or a command that the run refuses
+  1    it did not work: the run is not live, the command failed, or the run refuses it as it stands now
+  2    written wrongly: no such run, several of them, or a command that the run refuses at any time
   124  --timeout was over
   130  Ctrl-C"""
 _SEND = """\

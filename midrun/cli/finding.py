@@ -104,7 +104,8 @@ class Several(Trouble):
     """It is not clear which run is meant."""
 
     def __init__(self, message: str, runs: list[Run]) -> None:
-        super().__init__(message, 2)
+        # What the user wrote is right where there are runs, and they are over.
+        super().__init__(message, 1 if runs and not any(run.is_live for run in runs) else 2)
         self.runs = runs
 
 

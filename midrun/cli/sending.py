@@ -30,6 +30,8 @@ TAKEN_HERE, TAKEN_ELSEWHERE = 10.0, 90.0
 OUT_OF_TIME, INTERRUPTED = 124, 130
 """Exit codes, as those of `timeout` and of a shell."""
 
+_ANOTHER_TIME = {409, 410, 503, 504}
+"""Statuses of refusals of what may be taken another time, as it is written: see `midrun.fs.faults`."""
 _SOON, _SELDOM = 0.02, 0.25
 """Seconds between two looks: at first, and in the end."""
 _CROSSING = 0.5
@@ -258,7 +260,8 @@ class Sent:
         for name in self._refusals():
             if name not in self._reasons:
                 reason = document(self._spool / "rejected" / name) or {}
-                raise Trouble(f"{self._kind} is refused: {self._refusal(reason.get('detail'))}", 2)
+                code = 1 if reason.get("status") in _ANOTHER_TIME else 2
+                raise Trouble(f"{self._kind} is refused: {self._refusal(reason.get('detail'))}", code)
         self.state = "nowhere"
 
     def await_taken(self, patience: float) -> None:
@@ -309,7 +312,7 @@ class Sent:
         lines = [f"{self.id} {self.record.get('status')} at {where}"]
         result = self.record.get("result") or {}
         lines += telling.changes(result.get("changes") or [], most=20)
-        lines += [f"{name}: {_brief(value)}" for name, value in result.items() if name != "changes" and value]
+        lines += [f"{name}: {_brief(value)}" for name, value in result.items() if name != "changes" and _says(value)]
         return [lines[0], *(f"  {line}" for line in lines[1:])]
 
     def failure(self) -> str:
@@ -358,7 +361,7 @@ class Sent:
         spool = (self.run.last.get("services") or {}).get("spool") or {}
         if spool.get("state") == "failed":
             return f": {spool.get('reason')}"
-        return ": its process may be stopped, or very busy; --timeout waits longer" if self.run.is_here else ""
+        return ": its process is stopped, or very busy; send it again when the run goes on" if self.run.is_here else ""
 
 
 def _at(asked: Any, steps: list[Any]) -> str:  # noqa: ANN401 - JSON is of many types
@@ -371,6 +374,11 @@ def _at(asked: Any, steps: list[Any]) -> str:  # noqa: ANN401 - JSON is of many 
         except (LookupError, TypeError):
             return ""
     return f"={shown(asked):.200}" if steps and not isinstance(asked, dict) else ""
+
+
+def _says(value: Any) -> bool:  # noqa: ANN401 - any JSON value
+    """Whether a member of a result says anything: 0 and false do."""
+    return not (value is None or value in ("", [], {}))
 
 
 def _brief(value: Any) -> str:  # noqa: ANN401 - any JSON value

@@ -20,7 +20,7 @@ class Trouble(Exception):  # noqa: N818 - it is told to a person, who need not h
     Parameters
     ----------
     code
-        The exit code: 2 where the command is to be written otherwise, 1 where it might work another time.
+        The exit code: 2 where the command is to be written otherwise, 1 where the same may work another time.
     """
 
     def __init__(self, message: str, code: int = 1) -> None:

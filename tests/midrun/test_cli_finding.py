@@ -167,9 +167,10 @@ def test_several_live_runs_are_listed(tmp_path: Path) -> None:
 def test_runs_that_are_over_are_listed_where_none_is_live(tmp_path: Path) -> None:
     assert "no run below" in complaint("tail", code=2)
     made_up(tmp_path / "old", session={"ended": 1.0, "outcome": "finished"})
-    code, out, err = midrun("tail")
-    assert (code, out) == (2, "")
-    assert [line.split()[0] for line in err.splitlines()] == ["ended", "midrun:"]
+    for command in ("tail", "pause", "status"):
+        code, out, err = midrun(command)
+        assert (code, out) == (1, "")
+        assert [line.split()[0] for line in err.splitlines()] == ["ended", "midrun:"]
 
 
 def test_ls_shows_a_line_for_each_run(tmp_path: Path) -> None:

@@ -151,6 +151,12 @@ def test_a_command_that_is_not_taken_is_withdrawn(run: Path) -> None:
     assert list((run / "spool/new").iterdir()) == []
 
 
+def test_what_helps_when_a_command_is_not_taken_is_told(run: Path) -> None:
+    told = complaint("send", "x", "--timeout", "0", "--id", "mine", code=1)
+    assert "did not take mine in 0 s, and it was withdrawn" in told
+    assert told.endswith("its process is stopped, or very busy; send it again when the run goes on\n")
+
+
 def test_a_command_that_is_taken_while_it_is_withdrawn_is_sent(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +191,16 @@ def test_a_refusal_says_which_field_and_why(detail: object, told: str, taker: Ca
     assert told in line
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, 2), (405, 2), (413, 2), (422, 2), (409, 1), (410, 1), (503, 1), (504, 1)]
+)
+def test_a_refusal_of_what_may_be_taken_another_time_is_code_1(
+    status: int, code: int, taker: Callable[..., Taker]
+) -> None:
+    taker(refused(detail="not now", status=status))
+    assert complaint("send", "x", code=code) == "midrun: x is refused: not now\n"
+
+
 def test_a_used_id_is_refused(run: Path) -> None:
     put(run, "done", "mine", status="succeeded")
     assert "'mine' is used" in complaint("send", "x", "--id", "mine", code=2)
@@ -216,6 +232,13 @@ def test_the_outcome_says_what_was_changed(taker: Callable[..., Taker]) -> None:
     taker(into("done", **{**OVER, "result": {"changes": changes, "notes": ["and more"], "none": []}}))
     _, out, _ = midrun("send", "x", "--id", "mine", "--wait")
     assert out == 'mine succeeded at step 7\n  optimizers/0/groups/0/lr 0.01 -> 0.0005\n  notes: ["and more"]\n'
+
+
+def test_a_result_that_is_nought_or_false_is_told(taker: Callable[..., Taker]) -> None:
+    result: dict[str, Any] = {"count": 0, "done": False, "loss": 0.0, "no": None, "list": [], "object": {}, "text": ""}
+    taker(into("done", **{**OVER, "result": result}))
+    _, out, _ = midrun("send", "x", "--id", "mine", "--wait")
+    assert out == "mine succeeded at step 7\n  count: 0\n  done: false\n  loss: 0\n"
 
 
 def test_json_is_the_whole_record(taker: Callable[..., Taker]) -> None:

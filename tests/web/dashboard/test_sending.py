@@ -173,6 +173,26 @@ def test_a_command_that_changes_nothing_says_so(opening: Opening, board: Board) 
     assert visit.was_clean()
 
 
+def test_what_else_a_result_says_is_shown(opening: Opening, board: Board) -> None:
+    result = {
+        "notes": ["take care"],
+        "steps_skipped": 0,
+        "is_new": False,
+        "limits": {"low": 1},
+        "<b>text</b>": "y" * 100,
+        "none": None,
+        "empty": [],
+        "nothing": {},
+        "blank": "",
+    }
+    board.given = [record(1, kind="knead", status="succeeded", result=result)]
+    visit = opening(board)
+    [outcome] = visit.page.get_by_role("list", name="Done").locator("li > div:nth-child(2)").all_inner_texts()
+    said = f'take care, steps skipped: 0, is new: false, limits: {{"low":1}}, <b>text</b>: {"y" * 80}…'
+    assert outcome.split(", ", 1)[1] == said
+    assert visit.was_clean()
+
+
 def test_what_somebody_took_back_has_not_failed(opening: Opening, board: Board) -> None:
     error = {"type": "E", "message": "by test"}
     board.given = [record(at, status=status, error=error) for at, status in enumerate(("cancelled", "failed"))]
