@@ -4,8 +4,8 @@ Imported as ``midrun.fs``. It knows nothing of torch, of Lightning or of trainin
 """
 
 if __name__ != "midrun.fs":
-    # The folder lies at the top of the repository, so Python started there would make a second copy of every
+    # The directory lies at the top of the repository, so Python started there would make a second copy of every
     # module (and other packages that look for PyPI's "fs" would find this one).
     raise ImportError(
-        f"this folder is the package 'midrun.fs', but it was imported as {__name__!r}: write 'import midrun.fs'"
+        f"this directory is the package 'midrun.fs', but it was imported as {__name__!r}: write 'import midrun.fs'"
     )

@@ -78,7 +78,7 @@ class Answers:
         slot
             The face's slot of the page; without one, it is the one that its requests name.
         name
-            The face's name, which those are told who are written to.
+            By which way its writes come, as `Writer.via` says it.
         """
         wire = _End(end, notice, slot, name)
         self._wires.add(wire)
@@ -141,7 +141,7 @@ class Answers:
         self._page.take(CALLS, mark)
 
     def _safely(self, work: Callable[[], object]) -> None:
-        """Run `work`; a mistake in it must not end this thread, which answers every face."""
+        """Run `work`; a bug in it must not end this thread, which answers every face."""
         try:
             work()
         except BaseException:
@@ -216,7 +216,7 @@ class Answers:
             case {"slot": int(slot), "id": int(number)} if 0 <= slot < SLOTS:
                 wire.slot, wire.taken = slot, number
 
-    def _ask(self, header: dict[str, Any], body: bytes, face: str) -> object:
+    def _ask(self, header: dict[str, Any], body: bytes, via: str) -> object:
         path = str(header.get("path"))
         match header.get("verb"):
             case "list":
@@ -224,7 +224,7 @@ class Answers:
             case "read":
                 return self._tree.read(path)
             case "write":
-                writer = Writer(face, header.get("token"))
+                writer = Writer(via, header.get("key"))
                 return self._tree.write(path, body, check=bool(header.get("check")), writer=writer)
             case "describe":
                 return self._tree.describe(path)

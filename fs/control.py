@@ -31,14 +31,14 @@ LONGEST_WRITE = 1 << 20
 class Writer:
     """Who writes to a control file."""
 
-    face: str = "python"
-    """By which way it came: the face's name."""
-    token: str | None = None
-    """A name that the face has for this write: repeated with the same name, it is the same write."""
+    via: str = "python"
+    """By which way it came, as in a command's record."""
+    key: str | None = None
+    """What names this write (REST's Idempotency-Key): repeated with the same key, it is the same write."""
 
 
-NOBODY = Writer()
-"""Who writes from within the process."""
+IN_PROCESS = Writer()
+"""A caller of the tree within the process."""
 
 
 class Form:

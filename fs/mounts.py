@@ -90,7 +90,7 @@ def resolve(path: str) -> str:
     mounted = {mount.mountpoint for mount in table()}
     path = os.path.abspath(path)
     for _ in range(40):  # As many links as the kernel follows.
-        # The folder of a mountpoint is somebody else's file system; only the last name may be ours and dead.
+        # The directory of a mountpoint is somebody else's file system; only the last name may be ours and dead.
         path = os.path.join(os.path.realpath(os.path.dirname(path)), Path(path).name)
         if path in mounted or not Path(path).is_symlink():
             break

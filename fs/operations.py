@@ -66,12 +66,12 @@ def answered(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, A
     return answer
 
 
-def _log_once(mistake: str) -> None:
-    """Print a mistake of ours, once: a file that is read a thousand times a second must not fill a disk with it."""
-    if mistake not in _logged and len(_logged) < _MOST:
-        _logged.add(mistake)
+def _log_once(trace: str) -> None:
+    """Print the traceback of a bug of ours, once: a file may be read a thousand times a second."""
+    if trace not in _logged and len(_logged) < _MOST:
+        _logged.add(trace)
         with suppress(OSError):
-            sys.stderr.write(mistake)
+            sys.stderr.write(trace)
 
 
 class Operations(pyfuse3.Operations):
@@ -283,10 +283,10 @@ class Operations(pyfuse3.Operations):
         self.inodes.tell(inode)
         surplus = self.inodes.surplus()
         if surplus is not None:
-            folder, _, name = surplus.path.rpartition("/")
-            parent = self.inodes.known(folder)
+            above, _, name = surplus.path.rpartition("/")
+            parent = self.inodes.known(above)
             if parent is not None:
-                # In a thread: the kernel waits for those who are just using the folder.
+                # In a thread: the kernel waits for those who are just using the directory.
                 pyfuse3.invalidate_entry_async(parent.number, name.encode(), ignore_enoent=True)
 
     def _at_hand(self, inode: Inode) -> Shot | None:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, get_type_hints, overload
 
 from midrun.fs import names
-from midrun.fs.control import NOBODY, Form, Writer
+from midrun.fs.control import IN_PROCESS, Form, Writer
 from midrun.fs.faults import ReadOnly
 from midrun.fs.schema import schema_of
 
@@ -152,7 +152,7 @@ class Control(Generic[D, T]):
     @overload
     def __get__(self, owner: D, kind: type[D]) -> Callable[[Any], T]: ...
     def __get__(self, owner: D | None, kind: type[D]) -> Self | Callable[[Any], T]:
-        return self if owner is None else lambda arguments: self._store(owner, arguments, NOBODY)
+        return self if owner is None else lambda arguments: self._store(owner, arguments, IN_PROCESS)
 
     def bind(self, owner: D) -> Leaf:
         """Return this control file of `owner`; what it shows is how to use it."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
-from midrun.fs.control import NOBODY, Writer
+from midrun.fs.control import IN_PROCESS, Writer
 from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound, message
 from midrun.fs.later import Later
 from midrun.fs.names import split
@@ -61,10 +61,10 @@ class Verbs(Protocol):
     async def read(self, path: str) -> bytes:
         """Return the rendered file at `path`; of a live file, once it is made."""
 
-    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it; return the result, a JSON value.
 
-        A `token` is the asker's name for this write, by which a run knows it if it comes again.
+        A `key` names this write: a run knows it by that if it comes again.
         """
 
     async def describe(self, path: str) -> Description:
@@ -148,7 +148,7 @@ class Tree:
         return value.then(render_it) if isinstance(value, Later) else render_it(value)
 
     @_guarded
-    def write(self, path: str, data: bytes, *, check: bool = False, writer: Writer = NOBODY) -> Any:  # noqa: ANN401 - any JSON value
+    def write(self, path: str, data: bytes, *, check: bool = False, writer: Writer = IN_PROCESS) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it.
 
         Returns what came of it, a JSON value, or a `Later` that will have it. What is refused is told to `refused`.
@@ -229,9 +229,9 @@ class Local:
         data: bytes = await _settled(self._tree.read(path))
         return data
 
-    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`."""
-        return await _settled(self._tree.write(path, data, check=check, writer=Writer(token=token)))
+        return await _settled(self._tree.write(path, data, check=check, writer=Writer(key=key)))
 
     async def describe(self, path: str) -> Description:
         """Return what is known of the node at `path`."""

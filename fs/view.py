@@ -147,10 +147,10 @@ class View:
             return shot
         raise TimedOut(_late(path, patience))
 
-    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it."""
         with trio.move_on_after(PATIENCE):
-            return await self._verbs.write(path, data, check=check, token=token)
+            return await self._verbs.write(path, data, check=check, key=key)
         raise TimedOut(_late(path, PATIENCE))
 
     def changed(self, path: str, shot: Shot) -> Shot:

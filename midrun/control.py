@@ -34,7 +34,7 @@ class ErrorEntry(TypedDict):
 
     time: float
     path: str
-    face: str
+    via: str
     text: str
     """What was written, cut to 1,000 characters."""
     message: str
@@ -78,7 +78,7 @@ class ControlErrors:
         entry = ErrorEntry(
             time=time.time(),
             path=path,
-            face=writer.face,
+            via=writer.via,
             text=data.decode(errors="backslashreplace")[:_QUOTED],
             message=fault.message,
             errors=fault.errors or [],
@@ -118,7 +118,7 @@ def _declared(kind: Kind) -> Control[_ControlDir, Later]:
 
 
 def _store_any(owner: _ControlDir, request: Any, writer: Writer) -> Later:  # noqa: ANN401 - a model of `commands`
-    return owner.run.queue.submit(command_of(request, id_=_token(writer), via=writer.face))
+    return owner.run.queue.submit(command_of(request, id_=_key(writer), via=writer.via))
 
 
 def _admit_any(owner: _ControlDir, request: Any) -> Later:  # noqa: ANN401 - as above
@@ -254,11 +254,11 @@ class HoldDir(_OneCommand):
 
 def _written(kind: Kind, args: Arguments, writer: Writer) -> Command:
     """Return the command that is written to a file of its kind, which takes the arguments alone."""
-    return Command(kind, args, id_=_token(writer), source=writer.face, via=writer.face, within=_BODY)
+    return Command(kind, args, id_=_key(writer), source=writer.via, via=writer.via, within=_BODY)
 
 
-def _token(writer: Writer) -> str | None:
+def _key(writer: Writer) -> str | None:
     """Return the id that a face has chosen for what it writes."""
-    if writer.token is not None and not LEGAL_ID.fullmatch(writer.token):
-        raise Invalid(f"{writer.token!a:.200} is no id of a command")
-    return writer.token
+    if writer.key is not None and not LEGAL_ID.fullmatch(writer.key):
+        raise Invalid(f"{writer.key!a:.200} is no id of a command")
+    return writer.key

@@ -4,7 +4,7 @@ Imported as ``midrun.web``. It knows nothing of torch, of Lightning or of traini
 """
 
 if __name__ != "midrun.web":
-    # The folder lies at the top of the repository, so Python started there would make a second copy of every module.
+    # The directory lies at the top of the repository, so Python started there would make a second copy of every module.
     raise ImportError(
-        f"this folder is the package 'midrun.web', but it was imported as {__name__!r}: write 'import midrun.web'"
+        f"this directory is the package 'midrun.web', but it was imported as {__name__!r}: write 'import midrun.web'"
     )

@@ -62,8 +62,8 @@ class Call:
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Every query argument that is a list, with its values in the order given."""
     body: bytes = b""
-    token: str = ""
-    """What names this write: see `token`. Only POST has one."""
+    key: str = ""
+    """What names this write: see `key_of`. Only POST has one."""
     header: Callable[[str], str | None] = lambda _: None
     """Returns the request's header of a name."""
     head: bool = False
@@ -117,10 +117,10 @@ class Route:
         return self.writes or self.node
 
 
-def token(given: str | None) -> str:
-    """Return the name of a write, by which a run knows it if it comes again: the client's, else a new one.
+def key_of(given: str | None) -> str:
+    """Return the key of a write, by which a run knows it if it comes again: the client's, else a new one.
 
-    Raises `Invalid` for a name that can't be one.
+    Raises `Invalid` for text that can't be one.
     """
     if given is None:
         return secrets.token_hex(8)

@@ -67,14 +67,14 @@ def show(site: Site, call: Call) -> Answer:
 def write(site: Site, call: Call) -> Answer:
     """Write the request's body to the node, and show what came of it."""
     try:
-        return document(site.ask(partial(site.view.write, call.node, call.body, token=call.token)))
+        return document(site.ask(partial(site.view.write, call.node, call.body, key=call.key)))
     except TimedOut as fault:
         # It may be done, or be done later. Who knows its name can ask again without asking twice.
         detail = (
-            f"{fault.message}. It may still do this. To repeat the request with the header {KEY}: {call.token} is "
+            f"{fault.message}. It may still do this. To repeat the request with the header {KEY}: {call.key} is "
             "harmless: by that key the run knows it, and does it once"
         )
-        return document(Late(detail=detail, id=call.token), fault.status)
+        return document(Late(detail=detail, id=call.key), fault.status)
 
 
 def methods(site: Site, call: Call) -> list[str]:

@@ -85,7 +85,7 @@ _POST_MISTAKES = {
     "415: A browser sent something else than JSON.",
     "422": f"Wrong arguments, or a {KEY} that can't be one: each mistake is listed.",
     "504": f"{_prose(TimedOut).removeprefix('504: ')} To repeat the request with {KEY}: <id> is harmless.",
-    "5XX": f"500: A mistake in midrun. {_prose(Unavailable)}",
+    "5XX": f"500: A bug in midrun. {_prose(Unavailable)}",
 }
 _AGE = {
     "X-Midrun-Age": {

@@ -20,8 +20,8 @@ _DESCRIPTION = """\
 See and steer the runs of midrun, from their directories alone: on the machine that trains, or on any other that shares
 the disk with it."""
 _EPILOG = """\
-RUN is a run's directory, which has run.json in it. Without it the one live run in or below the current folder is meant;
-hidden folders are not searched.
+RUN is a run's directory, which has run.json in it. Without it the one live run in or below the current
+directory is meant.
 
   midrun status                                      how the run stands
   midrun send set_learning_rate value=5e-4           change the learning rate at the next optimizer step
@@ -163,8 +163,8 @@ def _parser() -> _Parser:
     status = command("status", "show how a run stands")
     _add_run(status)
     _add_json(status, "all that is known of it, for programs")
-    ls = command("ls", "list the runs in and below a folder", _LS)
-    ls.add_argument("dir", nargs="?", default=".", metavar="DIR", help="the folder (default: the current one)")
+    ls = command("ls", "list the runs in and below a directory", _LS)
+    ls.add_argument("dir", nargs="?", default=".", metavar="DIR", help="the directory (default: the current one)")
     _add_json(ls, "all that is known of them, for programs")
     _add_send(commands)
     pause = command("pause", "hold a run before its next optimizer step", " With --wait, return when it stands still.")

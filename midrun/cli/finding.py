@@ -1,4 +1,4 @@
-"""Finding: the runs that lie in a folder, and whether each is live; from files alone, so from any host that sees them.
+"""Finding: the runs that lie in a directory, and whether each is live, from files alone: any host sees the same.
 
 A dead mount hangs whoever touches it. So nothing here looks into a directory named `procfs`, or at one that the
 kernel's table says is a mount of midrun's.
@@ -23,9 +23,9 @@ from midrun.fs import mounts
 from midrun.records import boot_id, process
 
 DEEPEST = 8
-"""How many folders down runs are searched for."""
+"""How many directories down runs are searched for."""
 MOST = 10_000
-"""In how many folders runs are searched for."""
+"""In how many directories runs are searched for."""
 SILENT = 90.0
 """Seconds without a new `last-state.json`, which comes every 30, after which a run on another host counts as gone."""
 
@@ -87,7 +87,7 @@ class Run:
 
 
 def chosen(word: str | None) -> Run:
-    """Return the run that a user means: the named one, or the one live run below the present folder."""
+    """Return the run that a user means: the named one, or the one live run below the current directory."""
     if word is not None:
         return named(word)
     runs, problem = below(".")
@@ -209,36 +209,36 @@ def _is_owned(lock: Path) -> bool:
 
 
 def below(top: str) -> tuple[list[Run], str]:
-    """Return the runs in and below a folder, by their start, and a note where not all of it was searched.
+    """Return the runs in and below a directory, by their start, and a note where not all of it was searched.
 
-    It follows no links, and looks into no hidden folders.
+    It follows no links, and looks into no hidden directories.
     """
     mounted = _mount_around(top)
     if mounted is not None:
-        raise Trouble(f"{top!r} is inside the mount {mounted}: name a folder outside", 2)
+        raise Trouble(f"{top!r} is inside the mount {mounted}: name a directory outside", 2)
     with os.scandir(top):
-        pass  # Who names a folder that can't be read is told so; of those below it the others matter.
+        pass  # Who names a directory that can't be read is told so; of those below it the others matter.
     avoided = {mount.mountpoint for mount in _mounts(*_EMPTY)}
     base = os.path.realpath(top)
     found: list[Run] = []
     left, looked = deque([("", 0)]), 0
     while left:
         if looked == MOST:
-            return _by_start(found), f" (in the {MOST} folders nearest to it)"
-        folder, depth = left.popleft()
+            return _by_start(found), f" (in the {MOST} directories nearest to it)"
+        directory, depth = left.popleft()
         looked += 1
         with suppress(OSError):
-            shown = os.path.normpath(os.path.join(top, folder))
-            names = list(os.scandir(os.path.join(base, folder)))
+            shown = os.path.normpath(os.path.join(top, directory))
+            names = list(os.scandir(os.path.join(base, directory)))
             run = read(shown) if any(entry.name == "run.json" for entry in names) else None
             found += [run] if run else []
             if depth < DEEPEST:
-                left += [(os.path.join(folder, name), depth + 1) for name in _folders(names, run, avoided)]
+                left += [(os.path.join(directory, name), depth + 1) for name in _searched(names, run, avoided)]
     return _by_start(found), ""
 
 
-def _folders(entries: list[os.DirEntry[str]], run: Run | None, avoided: set[str]) -> Iterator[str]:
-    """Iterate over the names of the folders that are searched next."""
+def _searched(entries: list[os.DirEntry[str]], run: Run | None, avoided: set[str]) -> Iterator[str]:
+    """Iterate over the names of the directories that are searched next."""
     for entry in sorted(entries, key=lambda entry: entry.name):
         skipped = entry.name == _MOUNTED or entry.name.startswith((".", "__")) or (run and entry.name in _OWN)
         # A mount is known by its path: is_dir might have to look at it.

@@ -18,7 +18,7 @@ _ANSWER = 1.0
 """Seconds for an answer of the run's server."""
 _ANSWERS = 1.5
 """Seconds for all of them."""
-_WIDTH = 12
+_WIDTH = 16
 _LINE = 88
 """Columns for what stands behind a row's name."""
 _PROGRESS = (("epoch", "epoch", "max_epochs"), ("step", "global_step", "max_steps"), ("batch", "batch", "batches"))
@@ -104,7 +104,7 @@ def _lines(run: Run, found: dict[str, Any]) -> list[str]:
         ("progress", _progress(found["state"])),
         ("pace", _pace(found["state"]) if run.is_live else ""),
         *_metrics(found["metrics"]),
-        ("rates", "; ".join(", ".join(map(shown, rates)) for rates in found["learning_rates"])),
+        ("learning rates", "; ".join(", ".join(map(shown, rates)) for rates in found["learning_rates"])),
         ("exception", _exception(found["state"].get("exception"))),
         ("held", _held(found["hold"]) if found["hold"] else _caught(run, found["state"])),
         *(("notice", one_line(str(notice))) for notice in found["state"].get("notices") or () if run.is_live),

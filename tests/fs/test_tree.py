@@ -451,7 +451,7 @@ def test_each_write_that_is_refused_is_told_also_one_that_is_refused_later() -> 
     told: list[tuple[str, bytes, str, str]] = []
     root = Steered()
     root.later = Later()
-    tree = Tree(root, refused=lambda path, data, writer, fault: told.append((path, data, writer.face, fault.message)))
+    tree = Tree(root, refused=lambda path, data, writer, fault: told.append((path, data, writer.via, fault.message)))
     for path, data in (("steer", b'{"value": "x"}'), ("nowhere", b"1")):
         with pytest.raises(Fault):
             tree.write(path, data, writer=Writer("fuse"))

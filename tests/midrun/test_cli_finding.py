@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -113,7 +114,7 @@ def test_the_search_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.M
     for number in range(20):
         (tmp_path / f"x{number}").mkdir()
     monkeypatch.setattr(finding, "MOST", 10)
-    assert finding.below(".") == ([], " (in the 10 folders nearest to it)")
+    assert finding.below(".") == ([], " (in the 10 directories nearest to it)")
 
 
 def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +149,8 @@ def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_one_live_run_need_not_be_named(tmp_path: Path) -> None:
     run = made_up(tmp_path / "logs/run")
     made_up(tmp_path / "logs/old", session={"ended": 1.0, "outcome": "finished"})
-    assert midrun("status")[1].splitlines()[:2] == ["run  live: running (train)", "  directory   logs/run"]
-    assert midrun("status", cwd=run)[1].splitlines()[1] == "  directory   ."
+    assert midrun("status")[1].splitlines()[:2] == ["run  live: running (train)", "  directory       logs/run"]
+    assert midrun("status", cwd=run)[1].splitlines()[1] == "  directory       ."
 
 
 def test_several_live_runs_are_listed(tmp_path: Path) -> None:
@@ -215,15 +216,15 @@ def test_status_shows_what_the_files_say(tmp_path: Path) -> None:
     when = {"when": {"safe_point": "fit_end", "epoch": 3}}
     put(run, "queued", "q1", kind="set_hparam", args={"name": "a", "value": 1}, status="queued", execution=when)
     _, out, _ = midrun("status")
-    rows = [line.split(maxsplit=1) for line in out.splitlines()]
+    rows = [re.split("  +", line.strip(), maxsplit=1) for line in out.splitlines()]
     assert rows[0] == ["run", "live: held (train)"]
-    told = dict(rows[1:])
+    told = dict(row for row in rows[1:] if len(row) > 1)  # Others go on with the metrics.
     assert told["progress"] == "epoch 1 of 9, step 7, batch 4"
     assert told["pace"] == "about 1 h 1 min left when it goes on"
     assert told["metrics"].startswith("loss=nan val/metric-0=0 val/metric-1=0.125 ")
-    assert "\n              val/metric-4=0.5 " in out, "many metrics go on below"
+    assert "\n                  val/metric-4=0.5 " in out, "many metrics go on below"
     assert max(map(len, out.splitlines())) <= 120
-    assert told["rates"] == "0.1, 0.01; 1e-05"
+    assert told["learning rates"] == "0.1, 0.01; 1e-05"
     assert told["held"].endswith("by rest at step 8 because look joined by h2")
     assert told["queued"] == "q1 set_hparam name=a value=1 when safe_point=fit_end epoch=3"
     assert told["failed"] == "fuse: no /dev/fuse"

@@ -107,7 +107,7 @@ def test_a_hold_that_is_over_says_who_let_it_go_and_how_long_it_lasted(tmp_path:
 
     def act() -> None:
         paused.append(held(model).command)
-        settled(model.live.tree.write("control/continue", b"", writer=Writer(face="rest")))
+        settled(model.live.tree.write("control/continue", b"", writer=Writer(via="rest")))
 
     steer(model, tmp_path, act)
     result = done(model.live, paused[0])

@@ -196,25 +196,25 @@ class Command(RootModel[Annotated[Pause | Resize, Field(discriminator="kind")]])
 
 
 class Asked(TypedDict):
-    """What came of a write: its token."""
+    """What came of a write: its key."""
 
     id: str | None
 
 
 class Asking(Dir):
-    """A directory that notes by which token each of its files is written."""
+    """A directory that notes by which key each of its files is written."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str | None]] = []
         self.late: Later | None = None
 
     def ask(self, name: str, writer: Writer) -> Asked | Later:
-        self.asked.append((name, writer.token))
-        return {"id": writer.token} if self.late is None else self.late
+        self.asked.append((name, writer.key))
+        return {"id": writer.key} if self.late is None else self.late
 
 
 def asks(name: str, doc: str, arguments: type[BaseModel] = Nothing) -> Written[Any, Any]:
-    """Declare a control file that answers with the token by which it was written."""
+    """Declare a control file that answers with the key by which it was written."""
     return Written(Form(name, doc, arguments), lambda owner, _, writer: owner.ask(name, writer))
 
 

@@ -173,7 +173,7 @@ export function Outcome({ command }: { command: CommandRecord }) {
 function outcome(command: CommandRecord, named: Naming): string {
   if (command.error) return `${command.status}: ${command.error.message}`;
   const holds = command.status === "executing" && (command.kind === "pause" || command.kind === "hold");
-  const status = holds ? "the run is held" : command.status === "succeeded" ? "done" : command.status;
+  const status = holds ? "the run is held" : command.status;
   return [status, ...details(command, named)].join(", ");
 }
 
