@@ -41,6 +41,12 @@ IN_PROCESS = Writer()
 """A caller of the tree within the process."""
 
 
+def check_length(name: str, length: int) -> None:
+    """Raise `TooLarge` if `length` bytes are more than the control file `name` takes."""
+    if length > LONGEST_WRITE:
+        raise TooLarge(f"{name} takes at most {LONGEST_WRITE} bytes, not {length}: write less at once")
+
+
 class Form:
     """The form that a write must fill in: a pydantic model, and the argument that a bare value is for.
 
@@ -98,8 +104,7 @@ class Form:
         """
         from pydantic import ValidationError  # noqa: PLC0415 - faces use this module without pydantic
 
-        if len(data) > LONGEST_WRITE:
-            raise TooLarge(f"{self.name} takes at most {LONGEST_WRITE} bytes, not {len(data)}")
+        check_length(self.name, len(data))
         document = self._document(data)
         try:
             arguments = self.arguments.model_validate_json(document, strict=True)

@@ -10,8 +10,8 @@ import stat
 import time
 from dataclasses import dataclass, field
 
-from midrun.fs.control import LONGEST_WRITE
-from midrun.fs.faults import Invalid, NotFound, TooLarge
+from midrun.fs.control import check_length
+from midrun.fs.faults import Invalid, NotFound
 from midrun.fs.verbs import Entry
 from midrun.fs.view import Shot
 
@@ -180,9 +180,12 @@ class Draft:
             self._start = offset
         at = len(self.text) if self.appends else offset - self._start
         if not 0 <= at <= len(self.text):
-            raise Invalid("a command is written from its beginning to its end, without holes")
-        if at + len(data) > LONGEST_WRITE:
-            raise TooLarge(f"a control file takes at most {LONGEST_WRITE} bytes")
+            end = self._start + len(self.text)
+            raise Invalid(
+                f"a piece was written at byte {offset}, not at byte {end}, where the text ended: "
+                "write a command from its beginning to its end, without holes"
+            )
+        check_length("a control file", at + len(data))
         self.text[at : at + len(data)] = data
 
     def may_go_on(self, piece: int) -> bool:

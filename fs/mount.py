@@ -76,7 +76,9 @@ async def serve(face: Face) -> None:
             face.ready(mountpoint=mountpoint)
             await fuse.main(min_tasks=1, max_tasks=_ANSWERS)
             nursery.cancel_scope.cancel()
-    face.failed(f"{mountpoint} was unmounted by somebody else")
+    face.failed(
+        f"{mountpoint} was unmounted by somebody else: the run goes on without it, and its next start mounts it"
+    )
 
 
 def _library() -> ModuleType:

@@ -116,8 +116,8 @@ class Tree:
         fixed = True
         try:
             steps = split(path)
-        except ValueError:
-            raise NotFound(_missing(path)) from None
+        except ValueError as error:
+            raise NotFound(str(error)) from None
         for at, step in enumerate(steps):
             if not isinstance(node, Dir):
                 above = "/".join(steps[:at])

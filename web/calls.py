@@ -156,7 +156,8 @@ def arguments(queries: Iterable[Query], text: str) -> tuple[dict[str, str], dict
             errors.append(_wrong(name, f"unknown query argument: {expected}", "extra_forbidden"))
     for name, query in known.items():
         if len(given[name]) < query.least:
-            errors.append(_wrong(name, f"expected at least {query.least} of it", "missing"))
+            message = f"given {len(given[name])} times, expected at least {query.least}: add it to the query"
+            errors.append(_wrong(name, message, "missing"))
     if errors:
         raise Invalid("; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in errors), errors)
     single = {name: (given[name] or [query.default])[0] for name, query in known.items() if query.most == 1}
@@ -167,11 +168,12 @@ def _mistakes(query: Query, value: str, count: int) -> list[FieldError]:
     """Return what is wrong with a value of an argument that has been given `count` times so far."""
     if count > query.most:
         often = "once" if query.most == 1 else f"{query.most} times"
-        return [_wrong(query.name, f"given more than {often}", "repeated")]
+        return [_wrong(query.name, f"given more than {often}: leave out {value!a:.100}", "repeated")]
     if query.choices and value not in query.choices:
         return [_wrong(query.name, f"expected {' or '.join(query.choices)}, not {value!a:.100}", "enum")]
     if query.longest is not None and len(value) > query.longest:
-        return [_wrong(query.name, f"longer than {query.longest} characters", "string_too_long")]
+        message = f"expected at most {query.longest} characters, not the {len(value)} of {value[:60]!a}…"
+        return [_wrong(query.name, message, "string_too_long")]
     return []
 
 
@@ -181,7 +183,8 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(sent, keep_blank_values=True, max_num_fields=100)
     except ValueError:
-        raise Invalid("query: too many", [_wrong("", "more than 100 query arguments", "too_long")]) from None
+        message = "more than 100 query arguments: ask for less, in several requests"
+        raise Invalid(f"query: {message}", [_wrong("", message, "too_long")]) from None
 
 
 def _wrong(name: str, message: str, kind: str) -> FieldError:

@@ -101,7 +101,10 @@ def _send(options: argparse.Namespace, words: list[str]) -> int:
         "/" in first or first in {".", ".."} or (first != "-" and finding.is_run(first))
     )
     if names_run and not words[1:]:
-        raise Trouble(f"what is to be sent to {first!r}? Give a kind, as in: midrun send {first} checkpoint", 2)
+        raise Trouble(
+            f"{first!r} is taken for a run, and no command follows: write one, as in: midrun send {first} checkpoint",
+            2,
+        )
     command = sending.from_words(words[1:] if names_run else words)
     return _deliver(options, finding.chosen(first if names_run else None), command)
 
@@ -145,7 +148,9 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     # argparse takes no words after an option once it has some.
     words = [word for word in more if word == "-" or not word.startswith("-")]
     if more and (options.command != "send" or words != more):
-        parser.error(f"what is {next((word for word in more if word not in words), more[0])!r}?")
+        word = next((word for word in more if word not in words), more[0])
+        what = "is no option of" if word.startswith("-") else "is one word too many for"
+        parser.error(f"{word!r} {what} midrun {options.command}: leave it out")
     if options.command == "send":
         options.words += words
     return options
@@ -233,7 +238,7 @@ def _add_sending(parser: _Parser, *, is_timed: bool) -> None:
 def _count(text: str) -> int:
     count = int(text) if text.isascii() and text.isdigit() else -1
     if count < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 on, such as 10, not {text!r}")
     return count
 
 
@@ -243,5 +248,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not seconds >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"expected a number of seconds from 0 on, such as 2.5, not {text!r}")
     return seconds

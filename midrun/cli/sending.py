@@ -215,13 +215,14 @@ class Sent:
             for state in ("new", *STATES):
                 if self._is_in(state):
                     raise Trouble(
-                        f"the id {self.id!r} is used: {state}/{self._file} is there; each command has its own", 2
+                        f"the id {self.id!r} is used: {state}/{self._file} is there; leave the id out for a new one", 2
                     )
             self._reasons = set(self._refusals())
             write_whole(self._spool / "new" / self._file, data, sync_name=True)
         except FileNotFoundError as error:
             raise Trouble(
-                f"{self.run.directory} takes no commands: {error.filename} is missing; midrun.log there says why"
+                f"{self.run.directory!r} takes no commands: {error.filename!r}, which a run makes when it starts, is "
+                "missing; midrun.log in the run's directory may say why"
             ) from None
         except OSError as error:
             raise Trouble(

@@ -156,11 +156,11 @@ def test_a_draft_may_be_written_over_but_has_no_holes_and_an_end() -> None:
     draft.put(10, b"abc")
     draft.put(11, b"X")
     draft.put(13, b"d")
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid, match="at byte 9, not at byte 14"):
         draft.put(9, b"x")
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid, match="at byte 15, not at byte 14"):
         draft.put(15, b"x")
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLarge, match=f"at most {LONGEST_WRITE} bytes, not {LONGEST_WRITE + 4}: "):
         draft.put(14, bytes(LONGEST_WRITE))
     assert draft.take() == b"aXcd"
 

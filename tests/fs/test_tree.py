@@ -231,7 +231,7 @@ def test_private_directories_are_not_shown(tree: Tree) -> None:
 )
 def test_a_path_without_a_node_is_not_found(tree: Tree, path: str) -> None:
     for verb in (tree.list, tree.read, tree.describe):
-        with pytest.raises(NotFound, match="no such file or directory"):
+        with pytest.raises(NotFound, match=r"no such file or directory|is no path: a segment"):
             verb(path)
     with pytest.raises(NotFound):
         tree.write(path, b"1")

@@ -183,7 +183,7 @@ async def test_a_value_that_does_not_come_is_its_readers_fault(way: str) -> None
 FAULTS: list[tuple[Callable[[Verbs], Awaitable[Any]], type[Fault], str]] = [
     (lambda verbs: verbs.read("none"), NotFound, "'none': no such file or directory"),
     (lambda verbs: verbs.list("none"), NotFound, "'none': no such file or directory"),
-    (lambda verbs: verbs.describe("a//b"), NotFound, "'a//b': no such file or directory"),
+    (lambda verbs: verbs.describe("a//b"), NotFound, "'a//b' is no path: a segment of it is empty, '.' or '..', or"),
     (lambda verbs: verbs.read("\udc80"), NotFound, "'\udc80': no such file or directory"),
     (lambda verbs: verbs.write("none", b""), NotFound, "'none': no such file or directory"),
     (lambda verbs: verbs.read("step/x"), NotADirectory, "'step/x': 'step' is a file, not a directory: read it"),
