@@ -1,6 +1,7 @@
 """A tree of files declared in Python, the wire it travels over, and its FUSE mount.
 
-Imported as ``midrun.fs``. It knows nothing of torch, of Lightning or of training.
+Imported as ``midrun.fs``. It knows nothing of torch, of Lightning or of what a command does. The process that has the
+tree is called the *trainer* here: it has other things to do, and must never be kept waiting.
 """
 
 if __name__ != "midrun.fs":

@@ -124,7 +124,7 @@ def file(
     live
         The value is made on demand and may take seconds. Its size is 0 until it is made.
     slow
-        The method may wait for a disk or a device: it runs on another thread.
+        The method may wait for a disk or a device, or take over a millisecond: it runs on another thread.
     cached
         A face may show a value that is 100 ms old.
     """

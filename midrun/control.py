@@ -1,6 +1,7 @@
 """`control/`, `commands/` and `holds/`: what steers the run, and how it stands.
 
-The files of `control/` come from the kinds of commands, one each: no face knows a kind by its name.
+The files of `control/` come from the kinds of commands, one each. A face needs to know no kind by its name: only REST's
+short routes, such as `/checkpoints`, and buttons of the dashboard do.
 """
 
 from __future__ import annotations

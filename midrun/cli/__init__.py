@@ -1,6 +1,7 @@
-"""The command line: `midrun`, which shows and steers runs from their directories alone.
+"""The command line: `midrun`, which shows and steers runs from their directories.
 
-It needs no port and no mount, and neither torch nor pydantic: it works wherever the run's directory is seen.
+It needs no port and no mount, and neither torch nor pydantic: it works wherever the run's directory is seen. `status`
+asks the run's REST API too, and does without where that does not answer.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from midrun.cli import finding, sending, showing, tailing, telling
 from midrun.cli.telling import Trouble, one_line, tell
 
 _DESCRIPTION = """\
-See and steer the runs of midrun, from their directories alone: on the machine that trains, or on any other that shares
-the disk with it."""
+See and steer the runs of midrun from their directories: on the machine that trains, or on any other that shares the
+disk with it. Only status asks the run's REST API too, where that answers."""
 _EPILOG = """\
-RUN is a run's directory, which has run.json in it. Without it the one live run in or below the current
-directory is meant.
+RUN is a run's directory, which has run.json in it. Without it the one live run in or below the current directory is
+meant. Directories whose names begin with . or __ are not searched, nor those more than 8 levels down, nor more than
+10,000 of them.
 
-  midrun status                                      how the run stands
+  midrun status                                      the run's state
   midrun send set_learning_rate value=5e-4           change the learning rate at the next optimizer step
   midrun pause --wait --reason 'look at the batch'   hold the run, and return when it stands still
   midrun continue                                    let it go on
@@ -32,8 +34,8 @@ directory is meant.
 exit codes:
   0    done
   1    it did not work: the run is not live, the command failed, or the run refuses it as it stands now
-  2    written wrongly: no such run, several of them, or a command that the run refuses at any time
-  124  --timeout was over
+  2    usage error: no such run, several of them, or a command that the run refuses at any time
+  124  --timeout ran out
   130  Ctrl-C"""
 _SEND = """\
 Send a command: a kind, and its arguments as name=value. Values are JSON where they read as JSON, else text. A JSON
@@ -165,7 +167,7 @@ def _parser() -> _Parser:
         text = f"{does[0].upper()}{does[1:]}.{more}"
         return commands.add_parser(name, help=does, description=text)
 
-    status = command("status", "show how a run stands")
+    status = command("status", "show a run's state")
     _add_run(status)
     _add_json(status, "all that is known of it, for programs")
     ls = command("ls", "list the runs in and below a directory", _LS)

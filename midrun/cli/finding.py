@@ -87,7 +87,11 @@ class Run:
 
 
 def chosen(word: str | None) -> Run:
-    """Return the run that a user means: the named one, or the one live run below the current directory."""
+    """Return the run that a user means: the named one, or the one live run below the current directory.
+
+    Raises `Several` where that is not one run, `Trouble` where the named one is none, OSError where its record can't be
+    read.
+    """
     if word is not None:
         return named(word)
     runs, problem = below(".")
@@ -110,7 +114,7 @@ class Several(Trouble):
 
 
 def named(word: str) -> Run:
-    """Return the run in a directory."""
+    """Return the run in a directory. Raises `Trouble` where there is none, OSError where its record can't be read."""
     directory = os.path.normpath(word) if word else word
     if Path(directory).name in {_MOUNTED, "run.json"}:
         directory = os.path.dirname(directory) or "."
@@ -211,7 +215,8 @@ def _is_owned(lock: Path) -> bool:
 def below(top: str) -> tuple[list[Run], str]:
     """Return the runs in and below a directory, by their start, and a note where not all of it was searched.
 
-    It follows no links, and looks into no hidden directories.
+    It follows no links, looks into no directory whose name begins with `.` or `__`, goes `DEEPEST` levels down, and
+    looks into `MOST` directories. Raises `Trouble` inside a mount of midrun's, OSError where `top` can't be read.
     """
     mounted = _mount_around(top)
     if mounted is not None:
