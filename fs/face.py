@@ -22,14 +22,14 @@ from midrun.fs.wire import Wire
 
 
 class Notified(Protocol):
-    """Takes a face's notices about itself."""
+    """The face's end of its wire, as far as `Face` needs it: it takes notices to the trainer."""
 
     def notify(self, notice: str, **detail: Any) -> None:  # noqa: ANN401 - any JSON value
         """Tell the trainer."""
 
 
 class Face:
-    """What a face's `serve` works with.
+    """A face's own process, as its `serve` sees it: the tree to show, its options, and how to tell the trainer.
 
     Parameters
     ----------

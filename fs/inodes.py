@@ -95,7 +95,7 @@ class Inode:
         snapshot = self.snapshot
         if snapshot is None or not snapshot.users or not snapshot.is_fresh():
             return None
-        # What is not shared was made for who opened it, and is void for nobody.
+        # What is not shared was made for the one who opened it, and is void for nobody.
         return snapshot if snapshot.generation == generation or not self.is_shared else None
 
 

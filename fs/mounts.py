@@ -110,7 +110,9 @@ def is_shared(path: str) -> bool:
 def clean(mountpoint: str) -> Mount | None:
     """Unmount what dead midrun faces left at `mountpoint`; return what is still mounted there, or None.
 
-    A mount that answers, or whose face lives, is left alone, and so is every mount that is not midrun's.
+    A mount that answers, or whose face lives, is left alone, and so is every mount that is not midrun's. It starts
+    processes, since only another one may touch a mount that is dead, and waits for them: it may take seconds. Raises
+    OSError where the kernel's table of mounts can't be read.
     """
     for _ in range(_STACKED):
         mount = find(mountpoint)

@@ -75,14 +75,16 @@ def _log_once(trace: str) -> None:
 
 
 class Operations(pyfuse3.Operations):
-    """The handlers.
+    """A tree as a file system: a method for each request of the kernel's, as pyfuse3 calls it in its loop.
+
+    Each raises FUSEError, with the errno of the fault, and nothing else.
 
     Parameters
     ----------
     view
         The tree.
     readers
-        Those who wait for an answer.
+        Takes note of who waits for an answer, so that a signal to them ends their wait.
     """
 
     supports_dot_lookup = False

@@ -34,7 +34,7 @@ class Entry(TypedDict):
     cached: bool
     writable: bool
     fixed: bool
-    """Declared: the node is there, and the same, as long as the tree is. A link may point elsewhere by and by."""
+    """Declared: the node is there, and the same, as long as the tree is. Where a link points may change."""
     target: str | None
     """Where a link points."""
 

@@ -52,6 +52,9 @@ class Shot:
 class View:
     """What a face shows of a tree. It works inside `async with`, in one trio loop.
 
+    Every verb raises `Fault`: the node's own, or `TimedOut` when the trainer did not answer in time, which is 5 s
+    unless a method says otherwise.
+
     Parameters
     ----------
     verbs

@@ -74,7 +74,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back."""
+    """What a route answers a call: body, content type, status and headers of the response."""
 
     body: bytes | Part
     content_type: str = JSON

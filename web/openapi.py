@@ -82,7 +82,7 @@ _GET_MISTAKES = {
 }
 _POST_MISTAKES = {
     "4XX": f"{_GET_MISTAKES['4XX']} {_prose(ReadOnly, Conflict, Refused, TooLarge)} "
-    "415: A browser sent something else than JSON.",
+    "415: A browser sent something other than JSON.",
     "422": f"Wrong arguments, or a {KEY} that can't be one: each mistake is listed.",
     "504": f"{_prose(TimedOut).removeprefix('504: ')} To repeat the request with {KEY}: <id> is harmless.",
     "5XX": f"500: A bug in midrun. {_prose(Unavailable)}",
