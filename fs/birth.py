@@ -44,7 +44,7 @@ def main(handed: str) -> None:
     _drop_what_is_inherited()
     config = Handed(**json.loads(handed))
     try:
-        trainer = os.pidfd_open(config.trainer_pid)
+        trainer_pidfd = os.pidfd_open(config.trainer_pid)
     except ProcessLookupError:
         return
     if os.getppid() != config.trainer_pid:
@@ -55,7 +55,7 @@ def main(handed: str) -> None:
             os._exit(0)
     from midrun.fs.face import live  # noqa: PLC0415 - it takes a while: by now this is no child of the trainer
 
-    live(config, trainer)
+    live(config, trainer_pidfd)
 
 
 def _drop_what_is_inherited() -> None:

@@ -196,8 +196,8 @@ class Dir:
     with `_`. A directory whose entries come and go also overrides `members` and `member`.
     """
 
-    plain: ClassVar[bool] = False
-    """Whether each entry that comes and goes is a file of one plain value, whatever its name: see `names.escape`."""
+    one_value: ClassVar[bool] = False
+    """Whether each entry that comes and goes is a file of one value, whatever its name: see `names.escape`."""
     placeholder: ClassVar[str] = "<name>"
     """What the documentation calls an entry that comes and goes."""
 
@@ -214,11 +214,11 @@ class Dir:
         return "" if type(self).__doc__ is None else inspect.getdoc(type(self)) or ""
 
     def members(self) -> Iterable[str]:
-        """Return the plain names of the entries that come and go."""
+        """Return the unescaped names of the entries that come and go."""
         return ()
 
     def member(self, name: str) -> Node | None:
-        """Return the entry of this plain name that comes and goes, or None."""
+        """Return the entry of this unescaped name that comes and goes, or None."""
         del name
         return None
 
@@ -247,14 +247,14 @@ class Dir:
         held = self._held(file_name)
         if held is not None:
             return held
-        name = names.unescape(file_name, plain=self.plain)
+        name = names.unescape(file_name, one_value=self.one_value)
         if name is not None:
             return self.member(name)
         # A name too long for a file is found by its hash.
         return next((self.member(name) for name in self.members() if self._escape(name) == file_name), None)
 
     def _escape(self, name: str) -> str:
-        return names.escape(name, plain=self.plain)
+        return names.escape(name, one_value=self.one_value)
 
     def _held(self, file_name: str) -> Dir | Link | None:
         if "_" in file_name or file_name.startswith("-"):

@@ -257,13 +257,13 @@ async def _settled(value: object) -> Any:  # noqa: ANN401 - whatever the verb re
 
 
 def _entry(name: str, node: Node, *, fixed: bool) -> Entry:
-    plain = Entry(name=name, kind="dir", live=False, cached=True, writable=False, fixed=fixed, target=None)
+    declared = Entry(name=name, kind="dir", live=False, cached=True, writable=False, fixed=fixed, target=None)
     match node:
         case Dir():
-            return plain
+            return declared
         case Link():
-            return {**plain, "kind": "link", "fixed": False, "target": node.target()}
-    return {**plain, "kind": "file", "live": node.live, "cached": node.cached, "writable": node.store is not None}
+            return {**declared, "kind": "link", "fixed": False, "target": node.target()}
+    return {**declared, "kind": "file", "live": node.live, "cached": node.cached, "writable": node.store is not None}
 
 
 def _no_directory(path: str, node: Leaf | Link) -> str:

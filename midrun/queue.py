@@ -21,7 +21,7 @@ from midrun.commands import ANY, KINDS, command_of
 from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
-from midrun.fs.spool import Drop, Spool, Taken
+from midrun.fs.spool import Drop, Owned, Spool
 from midrun.hold import Gone, HoldRecord, LetGo, is_hold, of_command
 from midrun.ledger import Entry, Ledger, entry_of
 from midrun.table import Table
@@ -186,7 +186,7 @@ class Queue:
         except OSError as error:
             self._disown()
             self._is_begun = True
-            is_taken = isinstance(error, Taken)
+            is_taken = isinstance(error, Owned)
             why = f"takes no files: {error.strerror}; end the other run" if is_taken else f"can't be used: {error}"
             service.fail(f"{self._spool.directory} {why}")
         except BaseException:

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from midrun import __version__
-from midrun.cli import finding, sending, showing, tailing, telling
-from midrun.cli.telling import Trouble, one_line, tell
+from midrun.cli import output, runs, send, status, tail
+from midrun.cli.output import Trouble, one_line, to_stderr
 
 _DESCRIPTION = """\
 See and steer the runs of midrun from their directories: on the machine that trains, or on any other that shares the
@@ -60,23 +60,23 @@ _POINTS = "before_optimizer_step, train_batch_end, train_epoch_end, validation_e
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
-    telling.prepare()
+    output.prepare()
     try:
         return _run(_parsed(argv))
-    except finding.Several as several:
+    except runs.NoSingleRun as several:
         if several.runs and sys.stderr is not None:
-            sys.stderr.write("\n".join([*showing.table(several.runs), ""]))
-        tell(str(several))
+            sys.stderr.write("\n".join([*status.table(several.runs), ""]))
+        to_stderr(str(several))
         return several.code
     except Trouble as trouble:
-        tell(str(trouble))
+        to_stderr(str(trouble))
         return trouble.code
     except KeyboardInterrupt:
-        return sending.INTERRUPTED
+        return send.INTERRUPTED
     except BrokenPipeError:
         return 0
     except OSError as error:
-        tell(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
+        to_stderr(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
         return 1
     finally:
         _flush()
@@ -84,15 +84,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.command == "ls":
-        runs, note = finding.below(options.dir)
-        return showing.listed(runs, options.dir, note, as_json=options.json)
+        found, note = runs.below(options.dir)
+        return status.listed(found, options.dir, note, as_json=options.json)
     if options.command == "send":
         return _send(options, options.words)
-    run = finding.chosen(options.run)
+    run = runs.chosen(options.run)
     if options.command == "status":
-        return showing.status(run, as_json=options.json)
+        return status.status(run, as_json=options.json)
     if options.command == "tail":
-        return tailing.tail(run, options.lines, follows=options.follow)
+        return tail.tail(run, options.lines, follows=options.follow)
     args = {} if getattr(options, "reason", None) is None else {"reason": options.reason}
     return _deliver(options, run, {"kind": options.command, "args": args})
 
@@ -100,22 +100,22 @@ def _run(options: argparse.Namespace) -> int:
 def _send(options: argparse.Namespace, words: list[str]) -> int:
     first = words[0]
     names_run = not first.lstrip().startswith("{") and (
-        "/" in first or first in {".", ".."} or (first != "-" and finding.is_run(first))
+        "/" in first or first in {".", ".."} or (first != "-" and runs.is_run(first))
     )
     if names_run and not words[1:]:
         raise Trouble(
             f"{first!r} is taken for a run, and no command follows: write one, as in: midrun send {first} checkpoint",
             2,
         )
-    command = sending.from_words(words[1:] if names_run else words)
-    return _deliver(options, finding.chosen(first if names_run else None), command)
+    command = send.from_words(words[1:] if names_run else words)
+    return _deliver(options, runs.chosen(first if names_run else None), command)
 
 
-def _deliver(options: argparse.Namespace, run: finding.Run, command: dict[str, Any]) -> int:
+def _deliver(options: argparse.Namespace, run: runs.Run, command: dict[str, Any]) -> int:
     given = (("safe_point", options.at), ("epoch", options.epoch), ("global_step", options.step))
     when = {name: value for name, value in given if value is not None}
-    how = sending.How(options.wait, options.timeout, options.json, options.next)
-    return sending.send(run, command, when, options.id, how)
+    how = send.Delivery(options.wait, options.timeout, options.json, options.next)
+    return send.send(run, command, when, options.id, how)
 
 
 def _flush() -> None:
@@ -124,7 +124,7 @@ def _flush() -> None:
         try:
             sys.stdout.flush()
         except (OSError, ValueError):
-            telling.mute()
+            output.mute()
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
@@ -222,7 +222,7 @@ def _add_sending(parser: _Parser, *, is_timed: bool) -> None:
         type=_seconds,
         metavar="S",
         help=f"give up waiting after S seconds. A command that the run has not taken by then, or in "
-        f"{sending.TAKEN_HERE:g} s ({sending.TAKEN_ELSEWHERE:g} s on another host), is withdrawn",
+        f"{send.TAKEN_HERE:g} s ({send.TAKEN_ELSEWHERE:g} s on another host), is withdrawn",
     )
     waiting.add_argument("--next", action="store_true", help="if the run is not live, leave it for its next session")
     waiting.add_argument("--id", metavar="ID", help="the command's id (default: a new one)")

@@ -28,7 +28,7 @@ class Value(BaseModel):
 class Metrics(Dir):
     """The metrics."""
 
-    plain: ClassVar[bool] = True
+    one_value: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.values: dict[str, float] = dict.fromkeys(
@@ -37,7 +37,7 @@ class Metrics(Dir):
 
     @file("index.json")
     def index(self) -> dict[str, float]:
-        """All metrics by their plain names."""
+        """All metrics by their unescaped names."""
         return self.values
 
     def members(self) -> Iterable[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from midrun.cli import main, sending
+from midrun.cli import main, send
 from tests.e2e.machine import wait_for
 from tests.midrun.commandline import complaint, made_up, midrun, put
 
@@ -272,7 +272,7 @@ def test_the_wait_ends_when_the_run_has_died(
         (run / ".aside").write_text(json.dumps({**record, "session": {**record["session"], "pid": None}}))
         (run / ".aside").rename(run / "run.json")
 
-    monkeypatch.setattr(sending, "_LAST_WORDS", 0.1)
+    monkeypatch.setattr(send, "_LAST_WORDS", 0.1)
     taker(die)
     assert main(["send", "x", "--wait", "--id", "mine"]) == 1
     assert "the run is gone and mine is executing for good" in capsys.readouterr().err

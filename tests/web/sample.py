@@ -53,7 +53,7 @@ class Metrics(Dir):
 
     @file("index.json")
     def index(self) -> dict[str, float]:
-        """All of them, by their plain names."""
+        """All of them, by their unescaped names."""
         return METRICS
 
     def members(self) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Sending: a command is a file that is put into a run's spool, and what becomes of it is read from there.
+"""Send: a command is a file that is put into a run's spool, and what becomes of it is read from there.
 
 See `midrun.fs.spool` for the directories. Nothing here asks the run itself, so it works from any host that shares the
 disk with it.
@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from midrun.cli import telling
-from midrun.cli.finding import Run, document, read, restored
-from midrun.cli.telling import Trouble, one_line, say, shown, tell
+from midrun.cli import output
+from midrun.cli.output import Trouble, one_line, shown, to_stderr, to_stdout
+from midrun.cli.runs import Run, document, read, restored
 from midrun.command import OVER, new_id
 from midrun.fs.control import LEGAL_ID, LONGEST_WRITE
 from midrun.fs.disk import write_whole
@@ -40,7 +40,7 @@ _LAST_WORDS = 3.0
 """Seconds after its end in which a run has said what became of the commands."""
 
 
-class How(NamedTuple):
+class Delivery(NamedTuple):
     """How to send a command, and what to tell of it."""
 
     waits: bool
@@ -108,7 +108,7 @@ def _refuse(word: str) -> Any:  # noqa: ANN401 - as json wants it
     raise ValueError(f"{word} is no JSON number")
 
 
-def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how: How) -> tuple[str, bytes]:
+def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how: Delivery) -> tuple[str, bytes]:
     """Return a command's id, and the file that asks for it."""
     if when and command.get("execution"):
         raise Trouble("when to run it is given twice: in the JSON's execution, and by --at, --epoch or --step", 2)
@@ -135,7 +135,7 @@ def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how:
 # ---- sending it
 
 
-def send(run: Run, command: dict[str, Any], when: dict[str, Any], id_: str | None, how: How) -> int:
+def send(run: Run, command: dict[str, Any], when: dict[str, Any], id_: str | None, how: Delivery) -> int:
     """Send a command, tell of it, and return the exit code. Raises `Trouble` when it is not sent, or refused."""
     named, data = request(command, when, id_, how)
     if not run.is_live and not how.is_for_next:
@@ -148,11 +148,11 @@ def send(run: Run, command: dict[str, Any], when: dict[str, Any], id_: str | Non
         sent.put(data)
         return _follow(sent, how)
     except KeyboardInterrupt:
-        tell(f"{named} {sent.give_up()}")
+        to_stderr(f"{named} {sent.give_up()}")
         return INTERRUPTED
 
 
-def _follow(sent: Sent, how: How) -> int:
+def _follow(sent: Sent, how: Delivery) -> int:
     """Wait as long as the user wants to, and tell what is known then."""
     begun = time.monotonic()
     if sent.run.is_live:
@@ -164,7 +164,7 @@ def _follow(sent: Sent, how: How) -> int:
     if how.waits:
         deadline = None if how.timeout is None else begun + how.timeout
         if not sent.await_outcome(deadline):
-            tell(f"{sent.id} is {sent.state} after {how.timeout:g} s, and stays sent")
+            to_stderr(f"{sent.id} is {sent.state} after {how.timeout:g} s, and stays sent")
             return OUT_OF_TIME
     record = sent.record
     if how.as_json:
@@ -172,16 +172,16 @@ def _follow(sent: Sent, how: How) -> int:
     else:
         _print(sent.id, "\n".join(sent.outcome()) if how.waits else sent.id)
         for note in [] if how.waits else (record.get("result") or {}).get("notes", []):
-            tell(f"{sent.id}: {one_line(str(note))}")  # It was done at once, and there is more to it than that.
+            to_stderr(f"{sent.id}: {one_line(str(note))}")  # It was done at once, and there is more to it than that.
     if record.get("status") in OVER and record["status"] != "succeeded":
-        tell(sent.failure())
+        to_stderr(sent.failure())
         return 1
     return 0
 
 
 def _print(id_: str, text: str) -> None:
     try:
-        say(text)
+        to_stdout(text)
     except OSError as error:
         raise Trouble(f"{id_} is sent, but that can't be printed: {error.strerror or error}") from None
 
@@ -307,12 +307,12 @@ class Sent:
 
     def outcome(self) -> list[str]:
         """Return what came of it, in lines."""
-        where = telling.place(self.record.get("place") or self.hold.get("place"))
+        where = output.place(self.record.get("place") or self.hold.get("place"))
         if self.state != "done":
             return [f"{self.id} holds the run at {where}"]
         lines = [f"{self.id} {self.record.get('status')} at {where}"]
         result = self.record.get("result") or {}
-        lines += telling.changes(result.get("changes") or [], most=20)
+        lines += output.changes(result.get("changes") or [], most=20)
         lines += [f"{name}: {_brief(value)}" for name, value in result.items() if name != "changes" and _says(value)]
         return [lines[0], *(f"  {line}" for line in lines[1:])]
 

@@ -1,4 +1,4 @@
-"""Finding: the runs that lie in a directory, and whether each is live, from files alone: any host sees the same.
+"""Runs: those that lie in a directory, and whether each is live, from files alone: any host sees the same.
 
 A dead mount hangs whoever touches it. So nothing here looks into a directory named `procfs`, or at one that the
 kernel's table says is a mount of midrun's.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from midrun.cli.telling import Trouble, one_line, span
+from midrun.cli.output import Trouble, one_line, span
 from midrun.fs import mounts
 from midrun.records import boot_id, process
 
@@ -89,8 +89,8 @@ class Run:
 def chosen(word: str | None) -> Run:
     """Return the run that a user means: the named one, or the one live run below the current directory.
 
-    Raises `Several` where that is not one run, `Trouble` where the named one is none, OSError where its record can't be
-    read.
+    Raises `NoSingleRun` where that is not one run, `Trouble` where the named one is none, OSError where its record
+    can't be read.
     """
     if word is not None:
         return named(word)
@@ -101,10 +101,10 @@ def chosen(word: str | None) -> Run:
     listed = live or runs
     found = f"{len(live)} live runs" if live else f"no live run, and {len(runs)} that are over" if runs else "no run"
     advice = "name the run's directory" if listed else "go where the runs are, or name a run's directory"
-    raise Several(f"{found} below {os.getcwd()}{problem}: {advice}", listed)
+    raise NoSingleRun(f"{found} below {os.getcwd()}{problem}: {advice}", listed)
 
 
-class Several(Trouble):
+class NoSingleRun(Trouble):
     """It is not clear which run is meant."""
 
     def __init__(self, message: str, runs: list[Run]) -> None:
@@ -255,7 +255,7 @@ def _by_start(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (_number(run.session.get("started")) or 0.0, run.directory))
 
 
-def _mounts(*kinds: str) -> list[mounts.Mount]:
+def _mounts(*kinds: str) -> list[mounts.TableLine]:
     with suppress(OSError, ValueError):
         return [mount for mount in mounts.table() if mount.kind in kinds]
     return []

@@ -1,4 +1,4 @@
-"""Telling: how the command line speaks. Results go to standard output, all else to standard error, a line each."""
+"""Output: how the command line speaks. Results go to standard output, all else to standard error, a line each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def prepare() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def say(text: str) -> bool:
+def to_stdout(text: str) -> bool:
     """Print a line of the result; return whether anybody reads on. A closed pipe is no error."""
     if sys.stdout is None:
         return False
@@ -52,7 +52,7 @@ def say(text: str) -> bool:
     return True
 
 
-def tell(text: str) -> None:
+def to_stderr(text: str) -> None:
     """Say something to the person at the terminal."""
     if sys.stderr is not None:
         with suppress(OSError):

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from midrun.cli import finding
-from midrun.cli.telling import Trouble
+from midrun.cli import runs
+from midrun.cli.output import Trouble
 from midrun.fs import mounts
 from tests.midrun.commandline import complaint, made_up, midrun, put
 
@@ -27,7 +27,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def listed() -> dict[str, str]:
-    return {run.directory: run.life for run in finding.below(".")[0]}
+    return {run.directory: run.life for run in runs.below(".")[0]}
 
 
 def dead() -> int:
@@ -113,8 +113,8 @@ def test_runs_are_found_below_but_not_in_what_is_no_place_for_them(tmp_path: Pat
 def test_the_search_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (tmp_path / f"x{number}").mkdir()
-    monkeypatch.setattr(finding, "MOST", 10)
-    assert finding.below(".") == ([], " (in the 10 directories nearest to it)")
+    monkeypatch.setattr(runs, "MOST", 10)
+    assert runs.below(".") == ([], " (in the 10 directories nearest to it)")
 
 
 def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for mounted in (run / "procfs", tmp_path / "mnt"):
         made_up(mounted)
     (tmp_path / "link").symlink_to("mnt")
-    mount = mounts.Mount(1, "0:1", str(tmp_path / "mnt"), mounts.KIND, "midrun:1")
+    mount = mounts.TableLine(1, "0:1", str(tmp_path / "mnt"), mounts.KIND, "midrun:1")
     monkeypatch.setattr(mounts, "table", lambda: [mount])
     touched: list[str] = []
 
@@ -134,14 +134,14 @@ def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return looks
 
     monkeypatch.setattr(os, "scandir", noted(os.scandir))
-    monkeypatch.setattr(finding, "document", noted(finding.document))
+    monkeypatch.setattr(runs, "document", noted(runs.document))
     assert listed() == {"run": "live"}
     for inside in ("mnt", "mnt/state", "link", "link/state"):
         with pytest.raises(Trouble, match="inside the mount"):
-            finding.named(inside)
+            runs.named(inside)
         with pytest.raises(Trouble, match="inside the mount"):
-            finding.below(inside)
-    assert finding.named("run/procfs").directory == "run"
+            runs.below(inside)
+    assert runs.named("run/procfs").directory == "run"
     assert touched
     assert [path for path in touched if "procfs" in path or "mnt" in path or "link" in path] == []
 
