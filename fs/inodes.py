@@ -10,10 +10,10 @@ import stat
 import time
 from dataclasses import dataclass, field
 
-from midrun.fs.control import check_length
 from midrun.fs.faults import Invalid, NotFound
 from midrun.fs.verbs import Entry
 from midrun.fs.view import Rendered
+from midrun.fs.write import check_length
 
 ROOT = 1
 HELD = 1.0

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midrun.fs.control import LONGEST_WRITE
 from midrun.fs.disk import append_whole, sweep, sync_directory, write_whole
 from midrun.fs.render import render
+from midrun.fs.write import LONGEST_WRITE
 
 STATES = ("queued", "executing", "done")
 """The directories that a command's record goes through, in this order."""

@@ -10,7 +10,7 @@ A directory is a class, and a file of it is a method that returns the file's val
 
 In Python `state.global_step` is the value; on every face `global-step` is a file. The docstring is the file's
 description and the annotation its type. As in Linux's sysfs, `show` gives a value, never text (`render` makes the
-text), and what a file stores is declared beside what it shows: see `control`.
+text), and what a file stores is declared beside what it shows: see `form`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, get_type_hints, overload
 
 from midrun.fs import names
-from midrun.fs.control import IN_PROCESS, Form, Writer
 from midrun.fs.faults import ReadOnly
+from midrun.fs.form import Form
 from midrun.fs.schema import schema_of
+from midrun.fs.write import IN_PROCESS, Writer
 
 if TYPE_CHECKING:
     from typing import Self

@@ -13,12 +13,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
-from midrun.fs.control import IN_PROCESS, Writer
 from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound, message
 from midrun.fs.later import Later
 from midrun.fs.names import split
 from midrun.fs.render import jsonable, render
 from midrun.fs.tree import Dir, Leaf, Link, Node
+from midrun.fs.write import IN_PROCESS, Writer
 
 Kind = Literal["dir", "file", "link"]
 P = ParamSpec("P")

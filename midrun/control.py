@@ -15,10 +15,11 @@ from midrun.command import Command, CommandRecord
 from midrun.commands import ANY, KINDS, command_of
 from midrun.commands.kind import Arguments, Kind
 from midrun.exception import ExceptionRecord
-from midrun.fs.control import LEGAL_ID, Form, Writer
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
+from midrun.fs.form import Form
 from midrun.fs.later import Later
 from midrun.fs.tree import Control, Dir, file
+from midrun.fs.write import LEGAL_ID, Writer
 from midrun.hold import HoldRecord, is_hold, of_command
 
 if TYPE_CHECKING:

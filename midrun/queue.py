@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from midrun.command import IN_REQUEST, Command, CommandRecord, ErrorRecord, Place, Status, is_record, undone
 from midrun.commands import ANY, KINDS, command_of
-from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
 from midrun.fs.later import Later
 from midrun.fs.spool import Drop, Owned, Spool
+from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.hold import Gone, HoldRecord, LetGo, is_hold, of_command
 from midrun.ledger import Entry, Ledger, entry_of
 from midrun.table import Table

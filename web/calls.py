@@ -6,7 +6,6 @@ A route is one row of the table in `routes`. The app and the OpenAPI document ar
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from urllib.parse import parse_qsl
 
 from midrun.fs.faults import FieldError, Invalid
 from midrun.fs.render import render
+from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS
 from midrun.web.disk import Part
 from midrun.web.site import Site
 
@@ -24,7 +24,7 @@ KEY = "Idempotency-Key"
 """The header that names a write, in the request and in the answer."""
 RUN = "Midrun-Run-Id"
 """The header that says which run a request is meant for: a port that one run has left may be another's next."""
-KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+KEY_PATTERN = f"^{LEGAL_ID.pattern}$"
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def key_of(given: str | None) -> str:
     """
     if given is None:
         return secrets.token_hex(8)
-    if re.fullmatch(KEY_PATTERN, given) is None:
-        message = f"expected 1 to 128 letters, digits, '.', '_' or '-', a letter or digit first, not {given!a:.140}"
+    if LEGAL_ID.fullmatch(given) is None:
+        message = f"{given!a:.140} can't be one: {LEGAL_ID_WORDS}"
         raise Invalid(
             f"{KEY}: {message}", [FieldError(loc=["header", KEY], msg=message, type="string_pattern_mismatch")]
         )

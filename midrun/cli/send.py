@@ -19,10 +19,10 @@ from midrun.cli import output
 from midrun.cli.output import Trouble, one_line, shown, to_stderr, to_stdout
 from midrun.cli.runs import Run, document, read, restored
 from midrun.command import OVER, new_id
-from midrun.fs.control import LEGAL_ID, LONGEST_WRITE
 from midrun.fs.disk import write_whole
 from midrun.fs.render import render
 from midrun.fs.spool import STATES
+from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, LONGEST_WRITE
 from midrun.hold import is_hold
 
 TAKEN_HERE, TAKEN_ELSEWHERE = 10.0, 90.0
@@ -116,11 +116,7 @@ def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how:
         raise Trouble(f"the id is {command['id']!r} in the JSON and {id_!r} by --id: leave one out", 2)
     named = id_ if id_ is not None else command.get("id", new_id())
     if not isinstance(named, str) or not LEGAL_ID.fullmatch(named):
-        raise Trouble(
-            f"{named!r:.200} is no id: write 1 to 128 letters, digits, '.', '_', '-', beginning with one of the first "
-            "two",
-            2,
-        )
+        raise Trouble(f"{named!r:.200} can't be an id: {LEGAL_ID_WORDS}", 2)
     asked = {"source": "hook" if "MIDRUN_CALLBACK" in os.environ else "command line", **command}
     if when:
         asked["execution"] = {"when": when}

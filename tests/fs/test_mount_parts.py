@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
-from midrun.fs.control import LONGEST_WRITE
 from midrun.fs.faults import Conflict, Fault, Gone, Invalid, NotFound, TimedOut, TooLarge
 from midrun.fs.inodes import ROOM, ROOT, Content, Draft, Handle, Inode, Inodes
 from midrun.fs.operations import errno_only
@@ -24,6 +23,7 @@ from midrun.fs.readers import OWN_PATIENCE, Interrupted, Readers, is_interrupted
 from midrun.fs.tree import Dir, Leaf, Node, file
 from midrun.fs.verbs import Description, Entry, Kind, Local
 from midrun.fs.view import Rendered, View
+from midrun.fs.write import LONGEST_WRITE
 from tests.fs.mounting import end, start
 from tests.processes import stand_still
 

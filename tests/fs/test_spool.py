@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from midrun.fs import spool as module
-from midrun.fs.control import LEGAL_ID
 from midrun.fs.disk import append_whole, write_whole
 from midrun.fs.spool import MOST_RECORDS, STATES, Drop, Owned, Spool
+from midrun.fs.write import LEGAL_ID
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from midrun.fs.control import Form, Writer
 from midrun.fs.faults import Conflict, Fault, Invalid, IsADirectory, NotADirectory, NotFound, ReadOnly
+from midrun.fs.form import Form
 from midrun.fs.later import Later
 from midrun.fs.names import escape
 from midrun.fs.tree import Control, Dir, Leaf, Link, Node, control, file
 from midrun.fs.verbs import Tree
+from midrun.fs.write import Writer
 
 LONG = ["long/" * 60, "long/" * 61]
 

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from midrun.command import Command
 from midrun.commands.kind import EVALUATION, POINTS
-from midrun.fs.control import Writer
 from midrun.fs.faults import Conflict, NotFound
+from midrun.fs.write import Writer
 from tests.midrun.models import (
     batches,
     document,

@@ -17,14 +17,15 @@ from typing import Annotated, Any, Literal, TypedDict, cast
 import trio
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from midrun.fs.control import Form, Writer
 from midrun.fs.face import Face
 from midrun.fs.faults import Conflict, Fault
+from midrun.fs.form import Form
 from midrun.fs.later import Later
 from midrun.fs.tree import Control as Written
 from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
 from midrun.fs.verbs import Local
 from midrun.fs.view import View
+from midrun.fs.write import Writer
 from midrun.web.face import serve
 from midrun.web.site import Site
 
