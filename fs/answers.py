@@ -20,12 +20,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from midrun.fs import forks
-from midrun.fs.control import Writer
 from midrun.fs.faults import Fault, dump
 from midrun.fs.frames import CHUNK, Frames, Garbled, Notice, frame
 from midrun.fs.later import Later
 from midrun.fs.page import CALLS, SLOTS, Page
 from midrun.fs.verbs import Tree
+from midrun.fs.write import Writer
 
 _logger = logging.getLogger(__name__)
 
@@ -49,10 +49,10 @@ class Answers:
         self._selector.register(self._wake, selectors.EVENT_READ, self._run_calls)
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._marks = itertools.count(1)
-        self._wires: set[_End] = set()
+        self._wires: set[_TreeEnd] = set()
         """Those whose socket is open, from `connect` on: a child that is forked at any moment must close its copies."""
         self._watched: set[int] = set()
-        self._over = self._ended = False
+        self._is_stopping = self._has_ended = False
         self._thread = threading.Thread(target=self._run, name="midrun-tree", daemon=True)
         forks.close_in_children(self)
 
@@ -63,7 +63,7 @@ class Answers:
     def call(self, work: Callable[[], object]) -> None:
         """Have the tree thread run `work` soon. Any thread may call it, a signal handler too."""
         self._calls.put(work)
-        if not self._ended:
+        if not self._has_ended:
             self._page.ask(CALLS, next(self._marks))
         with suppress(BlockingIOError):  # A full counter: the thread has been woken already.
             os.eventfd_write(self._wake, 1)
@@ -78,12 +78,12 @@ class Answers:
         slot
             The face's slot of the page; without one, it is the one that its requests name.
         name
-            The face's name, which those are told who are written to.
+            By which way its writes come, as `Writer.via` says it.
         """
-        wire = _End(end, notice, slot, name)
+        wire = _TreeEnd(end, notice, slot, name)
         self._wires.add(wire)
         self.call(lambda: self._open(wire))
-        if self._ended:
+        if self._has_ended:
             self._close_all()
         return lambda: self.call(lambda: self._close(wire))
 
@@ -96,12 +96,12 @@ class Answers:
 
         self._watched.add(fd)
         self.call(lambda: self._selector.register(fd, selectors.EVENT_READ, end))
-        if self._ended:
+        if self._has_ended:
             self._close_all()
 
     def stop(self, patience: float = 1.0) -> None:
         """Say quit on every wire, answer no more and end the thread."""
-        self.call(self._end)
+        self.call(self._stop_soon)
         if self._thread.ident is None:
             self._run()
         else:
@@ -117,18 +117,18 @@ class Answers:
                 os.close(fd)
 
     def _run(self) -> None:
-        while not self._over:
+        while not self._is_stopping:
             for key, _ in self._selector.select():
                 self._safely(key.data)
         self._selector.close()
-        self._ended = True
+        self._has_ended = True
         self._close_all()
         for slot in range(CALLS + 1):
             self._page.release(slot)
         forks.forget(self)
 
-    def _end(self) -> None:
-        self._over = True
+    def _stop_soon(self) -> None:
+        self._is_stopping = True
 
     def _run_calls(self) -> None:
         # Who calls marks it before it wakes this thread: what is marked now is done below, or wakes it again.
@@ -141,7 +141,7 @@ class Answers:
         self._page.take(CALLS, mark)
 
     def _safely(self, work: Callable[[], object]) -> None:
-        """Run `work`; a mistake in it must not end this thread, which answers every face."""
+        """Run `work`; a bug in it must not end this thread, which answers every face."""
         try:
             work()
         except BaseException:
@@ -161,10 +161,10 @@ class Answers:
                 self._selector.unregister(fd)
             os.close(fd)
 
-    def _open(self, wire: _End) -> None:
+    def _open(self, wire: _TreeEnd) -> None:
         self._selector.register(wire.socket, selectors.EVENT_READ, partial(self._serve, wire))
 
-    def _close(self, wire: _End) -> None:
+    def _close(self, wire: _TreeEnd) -> None:
         if wire in self._wires:
             self._wires.discard(wire)
             with suppress(KeyError):  # It is not registered yet, or no more.
@@ -172,7 +172,7 @@ class Answers:
             wire.close()
             self._release(wire)
 
-    def _serve(self, wire: _End) -> None:
+    def _serve(self, wire: _TreeEnd) -> None:
         """Send what waits, then take what was asked for as long as the face reads what it gets."""
         try:
             wire.flush()
@@ -183,7 +183,7 @@ class Answers:
         else:
             self._await_more(wire)
 
-    def _await_more(self, wire: _End) -> None:
+    def _await_more(self, wire: _TreeEnd) -> None:
         if wire in self._wires:
             if wire.full:
                 self._release(wire)
@@ -193,12 +193,12 @@ class Answers:
             events |= selectors.EVENT_WRITE if wire.outgoing else 0
             self._selector.modify(wire.socket, events, partial(self._serve, wire))
 
-    def _release(self, wire: _End) -> None:
+    def _release(self, wire: _TreeEnd) -> None:
         """Have nobody make way for a face that is gone or does not read."""
         if wire.slot is not None:
             self._page.release(wire.slot)
 
-    def _take(self, wire: _End, header: dict[str, Any], body: bytes) -> None:
+    def _take(self, wire: _TreeEnd, header: dict[str, Any], body: bytes) -> None:
         """Answer a request, now or when its value has come; or pass on a notice."""
         if "notice" in header:
             self._safely(partial(wire.notice, str(header.pop("notice")), header))
@@ -216,7 +216,7 @@ class Answers:
             case {"slot": int(slot), "id": int(number)} if 0 <= slot < SLOTS:
                 wire.slot, wire.taken = slot, number
 
-    def _ask(self, header: dict[str, Any], body: bytes, face: str) -> object:
+    def _ask(self, header: dict[str, Any], body: bytes, via: str) -> object:
         path = str(header.get("path"))
         match header.get("verb"):
             case "list":
@@ -224,13 +224,13 @@ class Answers:
             case "read":
                 return self._tree.read(path)
             case "write":
-                writer = Writer(face, header.get("token"))
+                writer = Writer(via, header.get("key"))
                 return self._tree.write(path, body, check=bool(header.get("check")), writer=writer)
             case "describe":
                 return self._tree.describe(path)
         raise Fault(f"no verb {header.get('verb')!r}: it is list, read, write or describe")
 
-    def _answer_later(self, wire: _End, request: object, later: Later) -> None:
+    def _answer_later(self, wire: _TreeEnd, request: object, later: Later) -> None:
         """Answer the request whose value has come, if its wire is still there."""
         if wire not in self._wires:
             return
@@ -245,7 +245,7 @@ class Answers:
             self._await_more(wire)
 
 
-class _End:
+class _TreeEnd:
     """The tree's end of one wire, and what waits to be sent over it. Sending raises OSError once the face is gone."""
 
     def __init__(self, end: socket.socket, notice: Notice, slot: int | None, name: str) -> None:

@@ -1,7 +1,7 @@
 """Birth: how a process becomes a face.
 
-The trainer starts it with its own interpreter and module path, in a session of its own. Here it takes off what it has
-inherited of the trainer's, and leaves the trainer's children: a program that waits for all its children would wait for
+The trainer starts it with the trainer's interpreter and module path, in a session of its own. Here it drops what it has
+inherited from the trainer, and ceases to be its child: a program that waits for all its children would wait for
 its faces too. Where the trainer is the first process of a container the kernel makes it their parent all the same.
 """
 
@@ -36,15 +36,15 @@ class Handed:
     options: dict[str, Any] = field(default_factory=dict)
     """What the face's module says that it needs."""
     life: int | None = None
-    """A descriptor that is open for as long as the face lives; with one, the face leaves the trainer's children."""
+    """A descriptor that is open for as long as the face lives; with one, the face is no child of the trainer's."""
 
 
 def main(handed: str) -> None:
     """Run the face that `handed`, a JSON object with the members of `Handed`, describes, until it must end."""
-    _take_off_what_is_inherited()
+    _drop_what_is_inherited()
     config = Handed(**json.loads(handed))
     try:
-        trainer = os.pidfd_open(config.trainer_pid)
+        trainer_pidfd = os.pidfd_open(config.trainer_pid)
     except ProcessLookupError:
         return
     if os.getppid() != config.trainer_pid:
@@ -55,10 +55,10 @@ def main(handed: str) -> None:
             os._exit(0)
     from midrun.fs.face import live  # noqa: PLC0415 - it takes a while: by now this is no child of the trainer
 
-    live(config, trainer)
+    live(config, trainer_pidfd)
 
 
-def _take_off_what_is_inherited() -> None:
+def _drop_what_is_inherited() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         # These come to whole groups, sessions and jobs. The trainer decides what they mean and says quit.
         signal.signal(number, signal.SIG_IGN)

@@ -42,10 +42,12 @@ def aside(path: Path) -> Path:
 
 
 def sweep(directory: Path, older: float = 0.0, *, folders: bool = False) -> None:
-    """Remove what a process that was killed has left aside, if it has not changed for so many seconds.
+    """Remove what a process that was killed has left aside. Raises OSError where the directory can't be listed.
 
     Parameters
     ----------
+    older
+        Seconds for which it has not changed.
     folders
         Whether folders are written aside there as well.
     """

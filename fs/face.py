@@ -22,14 +22,14 @@ from midrun.fs.wire import Wire
 
 
 class Notified(Protocol):
-    """Takes a face's notices about itself."""
+    """The face's end of its wire, as far as `Face` needs it: it takes notices to the trainer."""
 
     def notify(self, notice: str, **detail: Any) -> None:  # noqa: ANN401 - any JSON value
         """Tell the trainer."""
 
 
 class Face:
-    """What a face's `serve` works with.
+    """A face's own process, as its `serve` sees it: the tree to show, its options, and how to tell the trainer.
 
     Parameters
     ----------
@@ -65,20 +65,20 @@ class Face:
 Serve = Callable[[Face], Awaitable[None]]
 
 
-def live(config: Handed, trainer: int) -> None:
-    """Run the face that `config` describes until it must end; `trainer` is a pidfd of the trainer."""
+def live(config: Handed, trainer_pidfd: int) -> None:
+    """Run the face that `config` describes until it must end; it ends with the trainer, too."""
     serve: Serve = importlib.import_module(config.module).serve
     signal.signal(UNWANTED, signal.SIG_IGN)  # From here on there may be something to take away.
-    trio.run(_live, config, serve, trainer)
+    trio.run(_live, config, serve, trainer_pidfd)
 
 
-async def _live(config: Handed, serve: Serve, trainer: int) -> None:
+async def _live(config: Handed, serve: Serve, trainer_pidfd: int) -> None:
     page = Page(config.page)
     wire = Wire(socket.socket(fileno=config.wire), page, config.slot)
     async with trio.open_nursery() as outer:
         outer.start_soon(wire.run)
         async with View(wire, lambda: page.generation) as view, trio.open_nursery() as nursery:
-            nursery.start_soon(_end_with, trainer, nursery.cancel_scope)
+            nursery.start_soon(_end_with, trainer_pidfd, nursery.cancel_scope)
             nursery.start_soon(_quit_with, wire, nursery.cancel_scope)
             try:
                 await serve(Face(view, config.options, wire, config.trainer_pid))
@@ -89,8 +89,8 @@ async def _live(config: Handed, serve: Serve, trainer: int) -> None:
         outer.cancel_scope.cancel()
 
 
-async def _end_with(trainer: int, scope: trio.CancelScope) -> None:
-    await trio.lowlevel.wait_readable(trainer)
+async def _end_with(trainer_pidfd: int, scope: trio.CancelScope) -> None:
+    await trio.lowlevel.wait_readable(trainer_pidfd)
     scope.cancel()
 
 

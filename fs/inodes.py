@@ -10,10 +10,10 @@ import stat
 import time
 from dataclasses import dataclass, field
 
-from midrun.fs.control import LONGEST_WRITE
-from midrun.fs.faults import Invalid, NotFound, TooLarge
+from midrun.fs.faults import Invalid, NotFound
 from midrun.fs.verbs import Entry
-from midrun.fs.view import Shot
+from midrun.fs.view import Rendered
+from midrun.fs.write import check_length
 
 ROOT = 1
 HELD = 1.0
@@ -26,10 +26,10 @@ _PAGE = 4096
 
 
 @dataclass
-class Snapshot:
+class Content:
     """A file's content, as all see it who open the file while the first of them still has it open."""
 
-    shot: Shot
+    rendered: Rendered
     generation: int
     taken: float
     """When, on the monotonic clock."""
@@ -48,8 +48,8 @@ class Inode:
     path: str
     entry: Entry
     lookups: int = 0
-    snapshot: Snapshot | None = None
-    _promise: tuple[int, Snapshot] | None = None
+    content: Content | None = None
+    _promise: tuple[int, Content] | None = None
 
     @property
     def mode(self) -> int:
@@ -77,26 +77,26 @@ class Inode:
             raise NotFound(f"'{self.path}' is a {entry['kind']} now")
         self.entry = entry
 
-    def promise(self, pid: int, shot: Shot | None, generation: int) -> None:
+    def promise(self, pid: int, rendered: Rendered | None, generation: int) -> None:
         """Note whom the size of the file was told, and of which content: `tar` looks at it, opens, and believes it."""
-        if shot is not None and self.is_shared:
-            self._promise = pid, Snapshot(shot, generation, time.monotonic())
+        if rendered is not None and self.is_shared:
+            self._promise = pid, Content(rendered, generation, time.monotonic())
 
-    def promised(self, pid: int, generation: int) -> Shot | None:
+    def promised(self, pid: int, generation: int) -> Rendered | None:
         """Return, once, the content whose size this process has just been told."""
         promise, self._promise = self._promise, None
         if promise is None or promise[0] != pid:
             return None
         told = promise[1]
-        return told.shot if told.generation == generation and told.is_fresh() else None
+        return told.rendered if told.generation == generation and told.is_fresh() else None
 
-    def held(self, generation: int) -> Snapshot | None:
+    def held(self, generation: int) -> Content | None:
         """Return what those see who have the file open, unless the last of them closed it or it is too old."""
-        snapshot = self.snapshot
-        if snapshot is None or not snapshot.users or not snapshot.is_fresh():
+        content = self.content
+        if content is None or not content.users or not content.is_fresh():
             return None
-        # What is not shared was made for who opened it, and is void for nobody.
-        return snapshot if snapshot.generation == generation or not self.is_shared else None
+        # What is not shared was made for the one who opened it, and is void for nobody.
+        return content if content.generation == generation or not self.is_shared else None
 
 
 class Inodes:
@@ -180,9 +180,12 @@ class Draft:
             self._start = offset
         at = len(self.text) if self.appends else offset - self._start
         if not 0 <= at <= len(self.text):
-            raise Invalid("a command is written from its beginning to its end, without holes")
-        if at + len(data) > LONGEST_WRITE:
-            raise TooLarge(f"a control file takes at most {LONGEST_WRITE} bytes")
+            end = self._start + len(self.text)
+            raise Invalid(
+                f"a piece was written at byte {offset}, not at byte {end}, where the text ended: "
+                "write a command from its beginning to its end, without holes"
+            )
+        check_length("a control file", at + len(data))
         self.text[at : at + len(data)] = data
 
     def may_go_on(self, piece: int) -> bool:
@@ -211,28 +214,28 @@ class Handle:
     pid: int
     """Who opened it. The kernel does not say who reads and writes it."""
     draft: Draft | None = None
-    snapshot: Snapshot | None = None
+    content: Content | None = None
     ended: bool = False
-    """Its reader has seen the end of the snapshot."""
+    """Its reader has seen the end of the content."""
 
     @property
     def reads_on(self) -> bool:
         """Whether who reads it now wants to see what has become of it: `tail -f` does, `cat` does not."""
-        return self.snapshot is not None and not self.snapshot.is_fresh() and not self.inode.entry["live"]
+        return self.content is not None and not self.content.is_fresh() and not self.inode.entry["live"]
 
     @property
     def data(self) -> bytes:
         """What it shows."""
-        return self.snapshot.shot.data if self.snapshot is not None else b""
+        return self.content.rendered.data if self.content is not None else b""
 
-    def use(self, snapshot: Snapshot) -> None:
-        """Have it show this snapshot."""
+    def use(self, content: Content) -> None:
+        """Have it show this content."""
         self.leave()
-        snapshot.users += 1
-        self.snapshot = snapshot
+        content.users += 1
+        self.content = content
 
     def leave(self) -> None:
         """Let go of what it shows: it's closed."""
-        if self.snapshot is not None:
-            self.snapshot.users -= 1
-            self.snapshot = None
+        if self.content is not None:
+            self.content.users -= 1
+            self.content = None

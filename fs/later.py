@@ -42,7 +42,10 @@ class Later:
         return self._outcome is not None
 
     def result(self) -> object:
-        """Return the value, or raise the fault, of a settled one."""
+        """Return the value, or raise the fault.
+
+        Raises RuntimeError where neither is there yet: it never waits.
+        """
         if self._outcome is None:
             raise RuntimeError("this value is not there yet")
         value, fault = self._outcome

@@ -76,7 +76,9 @@ async def serve(face: Face) -> None:
             face.ready(mountpoint=mountpoint)
             await fuse.main(min_tasks=1, max_tasks=_ANSWERS)
             nursery.cancel_scope.cancel()
-    face.failed(f"{mountpoint} was unmounted by somebody else")
+    face.failed(
+        f"{mountpoint} was unmounted by somebody else: the run goes on without it, and its next start mounts it"
+    )
 
 
 def _library() -> ModuleType:
@@ -169,7 +171,7 @@ async def _clear(path: str) -> bool:
 
 @contextmanager
 def _directory(path: str, *, made: bool) -> Iterator[None]:
-    """Make the mountpoint and the folders above it, and take away those that were made.
+    """Make the mountpoint and the directories above it, and take away those that were made.
 
     Parameters
     ----------
@@ -192,8 +194,8 @@ def _directory(path: str, *, made: bool) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            for folder in dict.fromkeys(ours):
-                Path(folder).rmdir()
+            for directory in dict.fromkeys(ours):
+                Path(directory).rmdir()
 
 
 def _mount(fuse: ModuleType, face: Face, readers: Readers, path: str) -> None:
@@ -207,7 +209,7 @@ def _mount(fuse: ModuleType, face: Face, readers: Readers, path: str) -> None:
         with _overheard(said):
             fuse.init(Operations(face.view, readers), path, options)
     except RuntimeError as error:
-        _clear_ours()  # libfuse gives up where the mountpoint's folder is renamed just then, and leaves the mount.
+        _clear_ours()  # libfuse gives up where the mountpoint's directory is renamed just then, and leaves the mount.
         reason = "; ".join(said) or str(error)
         hint = f": {_ALLOW}" if os.strerror(errno.EPERM) in reason else ""
         raise Unmountable(f"the mount at {path} was refused ({reason}){hint}") from None
@@ -235,7 +237,7 @@ def _overheard(said: list[str]) -> Iterator[None]:
 
 
 def _unmount(fuse: ModuleType, path: str) -> None:
-    # A mount moves along when a folder above it is renamed, and by now the path may be somebody else's.
+    # A mount moves along when a directory above it is renamed, and by now the path may be somebody else's.
     there = mounts.find(path)
     fuse.close(unmount=there is not None and there.pid == os.getpid())
     _clear_ours()

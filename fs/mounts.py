@@ -48,7 +48,7 @@ _stuck: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True)
-class Mount:
+class TableLine:
     """One line of the kernel's table of mounts."""
 
     number: int
@@ -70,17 +70,17 @@ def source(pid: int, run_id: str) -> str:
     return f"midrun:{pid}:{re.sub(r'[^A-Za-z0-9._-]', '_', run_id)[:64]}"
 
 
-def table() -> list[Mount]:
+def table() -> list[TableLine]:
     """Return all mounts that this process sees, the later ones over the earlier ones."""
     return [_mount(line) for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
 
 
-def find(mountpoint: str) -> Mount | None:
+def find(mountpoint: str) -> TableLine | None:
     """Return the topmost mount at `mountpoint`, a path without links, or None."""
     return next((mount for mount in reversed(table()) if mount.mountpoint == mountpoint), None)
 
 
-def of(pid: int) -> list[Mount]:
+def of(pid: int) -> list[TableLine]:
     """Return the mounts of face `pid`, wherever they are by now."""
     return [mount for mount in table() if mount.pid == pid]
 
@@ -90,7 +90,7 @@ def resolve(path: str) -> str:
     mounted = {mount.mountpoint for mount in table()}
     path = os.path.abspath(path)
     for _ in range(40):  # As many links as the kernel follows.
-        # The folder of a mountpoint is somebody else's file system; only the last name may be ours and dead.
+        # The directory of a mountpoint is somebody else's file system; only the last name may be ours and dead.
         path = os.path.join(os.path.realpath(os.path.dirname(path)), Path(path).name)
         if path in mounted or not Path(path).is_symlink():
             break
@@ -107,10 +107,12 @@ def is_shared(path: str) -> bool:
     return not below or max(below, key=lambda mount: len(mount.mountpoint)).kind not in _LOCAL
 
 
-def clean(mountpoint: str) -> Mount | None:
+def clean(mountpoint: str) -> TableLine | None:
     """Unmount what dead midrun faces left at `mountpoint`; return what is still mounted there, or None.
 
-    A mount that answers, or whose face lives, is left alone, and so is every mount that is not midrun's.
+    A mount that answers, or whose face lives, is left alone, and so is every mount that is not midrun's. It starts
+    processes, since only another one may touch a mount that is dead, and waits for them: it may take seconds. Raises
+    OSError where the kernel's table of mounts can't be read.
     """
     for _ in range(_STACKED):
         mount = find(mountpoint)
@@ -123,18 +125,18 @@ def clean(mountpoint: str) -> Mount | None:
     return find(mountpoint)
 
 
-def _mount(line: bytes) -> Mount:
+def _mount(line: bytes) -> TableLine:
     left, _, right = line.partition(b" - ")
     number, _, device, _, mountpoint, *_ = left.split(b" ")
     kind, origin, *_ = right.split(b" ")
-    return Mount(int(number), device.decode(), _plain(mountpoint), _plain(kind), _plain(origin))
+    return TableLine(int(number), device.decode(), _plain(mountpoint), _plain(kind), _plain(origin))
 
 
 def _plain(field: bytes) -> str:
     return os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field))
 
 
-def _is_stale(mount: Mount) -> bool:
+def _is_stale(mount: TableLine) -> bool:
     said = _run([sys.executable, "-I", "-S", "-c", _STAT, mount.mountpoint], _ANSWER)
     if said:
         return int(said) in _DEAD
@@ -142,7 +144,7 @@ def _is_stale(mount: Mount) -> bool:
     return mount.pid is not None and not Path(f"/proc/{mount.pid}").exists()
 
 
-def _remove(mount: Mount) -> None:
+def _remove(mount: TableLine) -> None:
     """End the connection, which frees whoever hangs on it, and take the mount away even if it is in use."""
     minor = mount.device.partition(":")[2]
     # The control file system need not be mounted. The number may have gone to another mount meanwhile; what was opened

@@ -24,17 +24,17 @@ def _percent(text: str) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
 
 
-def escape(name: str, *, plain: bool = False) -> str:
+def escape(name: str, *, one_value: bool = False) -> str:
     """Return the one file name of `name`.
 
     `/`, `%` and control characters are percent-encoded, as are the whole names `.` and `..` and the dot of
     `index.json`, which directories use themselves. A file name that would be longer than 255 bytes is cut and ends in
-    a hash of the whole name instead; `unescape` does not undo that, `index.json` lists the plain names.
+    a hash of the whole name instead; `unescape` does not undo that, `index.json` lists the unescaped names.
 
     Parameters
     ----------
-    plain
-        The file shows one plain value. A file named `*.json` holds a document, so the dot of a final `.json` is
+    one_value
+        The file shows one value. A file named `*.json` holds a document, so the dot of a final `.json` is
         percent-encoded too.
     """
     if not name:
@@ -42,7 +42,7 @@ def escape(name: str, *, plain: bool = False) -> str:
     if name in {".", ".."}:
         return _percent(name)
     escaped = _UNSAFE.sub(lambda match: _percent(match[0]), name)
-    if name == INDEX or (plain and name.endswith(_JSON)):
+    if name == INDEX or (one_value and name.endswith(_JSON)):
         escaped = escaped.removesuffix(_JSON) + _percent(_JSON[0]) + _JSON[1:]
     data = escaped.encode()
     if len(data) <= LONGEST_NAME:
@@ -53,7 +53,7 @@ def escape(name: str, *, plain: bool = False) -> str:
     return f"{re.sub(r'%[0-9A-F]?$', '', head)}%~{digest}"
 
 
-def unescape(file_name: str, *, plain: bool = False) -> str | None:
+def unescape(file_name: str, *, one_value: bool = False) -> str | None:
     """Return the name whose file name `escape` makes this, or None when no name has it."""
     if file_name == _EMPTY:
         return ""
@@ -63,7 +63,7 @@ def unescape(file_name: str, *, plain: bool = False) -> str | None:
     except UnicodeDecodeError:
         return None
     name = "".join(parts)
-    return name if escape(name, plain=plain) == file_name else None
+    return name if escape(name, one_value=one_value) == file_name else None
 
 
 def split(path: str) -> list[str]:

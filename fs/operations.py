@@ -23,11 +23,11 @@ import trio
 from pyfuse3 import EntryAttributes, FUSEError
 
 from midrun.fs.faults import Fault, NotFound, ReadOnly, TimedOut
-from midrun.fs.inodes import Draft, Handle, Inode, Inodes, Snapshot
+from midrun.fs.inodes import Content, Draft, Handle, Inode, Inodes
 from midrun.fs.names import LONGEST_NAME, join
 from midrun.fs.readers import Interrupted, Readers
 from midrun.fs.verbs import Entry
-from midrun.fs.view import LIVE_PATIENCE, PATIENCE, Shot, View
+from midrun.fs.view import LIVE_PATIENCE, PATIENCE, Rendered, View
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,7 +42,7 @@ _logged: set[str] = set()
 _MOST = 100
 
 
-def answered(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+def errno_only(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Let nothing but an errno come out of a handler."""
 
     @functools.wraps(handler)
@@ -66,23 +66,25 @@ def answered(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, A
     return answer
 
 
-def _log_once(mistake: str) -> None:
-    """Print a mistake of ours, once: a file that is read a thousand times a second must not fill a disk with it."""
-    if mistake not in _logged and len(_logged) < _MOST:
-        _logged.add(mistake)
+def _log_once(trace: str) -> None:
+    """Print the traceback of a bug of ours, once: a file may be read a thousand times a second."""
+    if trace not in _logged and len(_logged) < _MOST:
+        _logged.add(trace)
         with suppress(OSError):
-            sys.stderr.write(mistake)
+            sys.stderr.write(trace)
 
 
 class Operations(pyfuse3.Operations):
-    """The handlers.
+    """A tree as a file system: a method for each request of the kernel's, as pyfuse3 calls it in its loop.
+
+    Each raises FUSEError, with the errno of the fault, and nothing else.
 
     Parameters
     ----------
     view
         The tree.
     readers
-        Those who wait for an answer.
+        Takes note of who waits for an answer, so that a signal to them ends their wait.
     """
 
     supports_dot_lookup = False
@@ -99,7 +101,7 @@ class Operations(pyfuse3.Operations):
         self._last = 0
         self._backs_off_until = 0.0
 
-    @answered
+    @errno_only
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> EntryAttributes:
         """Find an entry of a directory."""
         path = _below(self.inodes[parent_inode], name)
@@ -107,41 +109,41 @@ class Operations(pyfuse3.Operations):
         if inode is None or not inode.entry["fixed"]:
             entry = await self._ask(ctx.pid, partial(self._view.entry, path), brief=True)
             inode = self.inodes.inode(path, entry)
-        shot = self._at_hand(inode)
-        inode.promise(ctx.pid, shot, self._view.generation)
+        rendered = self._at_hand(inode)
+        inode.promise(ctx.pid, rendered, self._view.generation)
         self._tell(inode)
-        return self._attributes(inode, shot)
+        return self._attributes(inode, rendered)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """Take back what the kernel was told."""
         for number, times in inode_list:
             self.inodes.forget(number, times)
 
-    @answered
+    @errno_only
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> EntryAttributes:
         """Show what `stat` shows."""
         node = self.inodes[inode]
-        shot = self._at_hand(node)
-        if shot is None and node.is_plain:
+        rendered = self._at_hand(node)
+        if rendered is None and node.is_plain:
             try:
-                shot = await self._ask(ctx.pid, partial(self._view.read, node.path), brief=True)
+                rendered = await self._ask(ctx.pid, partial(self._view.read, node.path), brief=True)
             except Fault as fault:
                 # A file that breaks is there all the same: whoever opens it is told.
                 if type(fault) is not Fault:
                     raise
         elif not node.is_plain and not node.entry["fixed"]:
             node.renew(await self._ask(ctx.pid, partial(self._view.entry, node.path), brief=True))
-        node.promise(ctx.pid, shot, self._view.generation)
-        return self._attributes(node, shot)
+        node.promise(ctx.pid, rendered, self._view.generation)
+        return self._attributes(node, rendered)
 
-    @answered
+    @errno_only
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         """Show where a link leads."""
         node = self.inodes[inode]
         entry = await self._ask(ctx.pid, partial(self._view.entry, node.path))
         return os.fsencode(entry["target"] or "")
 
-    @answered
+    @errno_only
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         """Say whether a process may do something, as `test -w` asks."""
         entry = self.inodes[inode].entry
@@ -149,7 +151,7 @@ class Operations(pyfuse3.Operations):
             raise ReadOnly(entry["name"])
         return not mode & os.X_OK or entry["kind"] != "file"
 
-    @answered
+    @errno_only
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         """Open a directory: its listing stands still while it is open."""
         node = self.inodes[inode]
@@ -158,7 +160,7 @@ class Operations(pyfuse3.Operations):
         self._listings[self._last] = node, entries
         return self._last
 
-    @answered
+    @errno_only
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """List a directory from an entry on."""
         directory, entries = self._listings[fh]
@@ -173,12 +175,12 @@ class Operations(pyfuse3.Operations):
             if at >= 2:  # noqa: PLR2004
                 self._tell(inode)
 
-    @answered
+    @errno_only
     async def releasedir(self, fh: int) -> None:
         """Close a directory."""
         del self._listings[fh]
 
-    @answered
+    @errno_only
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         """Open a file. What its readers will see is made now, because only now it's known who they are."""
         node = self.inodes[inode]
@@ -188,24 +190,24 @@ class Operations(pyfuse3.Operations):
             raise ReadOnly(node.path)
         handle = Handle(node, ctx.pid, Draft(appends=bool(flags & os.O_APPEND)) if writes else None)
         if access != os.O_WRONLY:
-            handle.use(await self._snapshot(node, ctx.pid))
+            handle.use(await self._content(node, ctx.pid))
         self._last += 1
         self._files[self._last] = handle
         return pyfuse3.FileInfo(fh=self._last, direct_io=True, keep_cache=False)
 
-    @answered
+    @errno_only
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        """Read from the snapshot; who has read it all and, some time later, reads on gets the file as it is then."""
+        """Read from the content; who has read it all and, some time later, reads on gets the file as it is then."""
         handle = self._files[fh]
         if handle.reads_on and (off == 0 or handle.ended):
-            shot = await self._ask(_user(handle), partial(self._view.read, handle.inode.path))
-            handle.use(Snapshot(shot, self._view.generation, taken=0.0))
+            rendered = await self._ask(_user(handle), partial(self._view.read, handle.inode.path))
+            handle.use(Content(rendered, self._view.generation, taken=0.0))
             handle.ended = False
         data = handle.data[off : off + size]
         handle.ended = handle.ended or not data
         return data
 
-    @answered
+    @errno_only
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """Take a piece of a command. A mistake is told here: shells do not show one that is told when they close."""
         handle = self._files[fh]
@@ -225,7 +227,7 @@ class Operations(pyfuse3.Operations):
             raise
         return len(buf)
 
-    @answered
+    @errno_only
     async def flush(self, fh: int) -> None:
         """Do what was written, once. Shells also close files that they have not written to yet, which is nothing."""
         handle = self._files[fh]
@@ -233,12 +235,12 @@ class Operations(pyfuse3.Operations):
         if text:
             await self._write(handle, text)
 
-    @answered
+    @errno_only
     async def release(self, fh: int) -> None:
         """Close a file."""
         self._files.pop(fh).leave()
 
-    @answered
+    @errno_only
     async def setattr(
         self,
         inode: int,
@@ -253,7 +255,7 @@ class Operations(pyfuse3.Operations):
             raise ReadOnly(node.path)
         return self._attributes(node, None)
 
-    @answered
+    @errno_only
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """Describe a file system without room: nothing is stored here."""
         stats = pyfuse3.StatvfsData()
@@ -261,7 +263,7 @@ class Operations(pyfuse3.Operations):
         stats.f_namemax = LONGEST_NAME
         return stats
 
-    @answered
+    @errno_only
     async def create(self, *args: object) -> NoReturn:
         """Refuse: a tree has the files that it has."""
         raise ReadOnly("the tree's files are declared")
@@ -269,7 +271,7 @@ class Operations(pyfuse3.Operations):
     mknod = mkdir = rmdir = symlink = create  # type: ignore[assignment]  # it takes whatever these take
     link = rename = unlink = create  # type: ignore[assignment]  # as above
 
-    @answered
+    @errno_only
     async def removexattr(self, inode: int, *args: object) -> NoReturn:
         """Refuse: files have no such attributes, and programs that copy theirs to a control file go on without."""
         if self.inodes[inode].entry["writable"]:
@@ -283,27 +285,27 @@ class Operations(pyfuse3.Operations):
         self.inodes.tell(inode)
         surplus = self.inodes.surplus()
         if surplus is not None:
-            folder, _, name = surplus.path.rpartition("/")
-            parent = self.inodes.known(folder)
+            above, _, name = surplus.path.rpartition("/")
+            parent = self.inodes.known(above)
             if parent is not None:
-                # In a thread: the kernel waits for those who are just using the folder.
+                # In a thread: the kernel waits for those who are just using the directory.
                 pyfuse3.invalidate_entry_async(parent.number, name.encode(), ignore_enoent=True)
 
-    def _at_hand(self, inode: Inode) -> Shot | None:
+    def _at_hand(self, inode: Inode) -> Rendered | None:
         """Return what a file shows to those who have it open, or what is kept of it."""
         held = inode.held(self._view.generation)
-        return held.shot if held is not None else self._view.at_hand(inode.path)
+        return held.rendered if held is not None else self._view.at_hand(inode.path)
 
-    async def _snapshot(self, inode: Inode, pid: int) -> Snapshot:
+    async def _content(self, inode: Inode, pid: int) -> Content:
         """Return what a file that is being opened will show: the same as to others who have it open."""
         generation = self._view.generation
-        shot = (inode.promised(pid, generation) or self._at_hand(inode)) if inode.is_shared else None
-        if shot is None:
+        rendered = (inode.promised(pid, generation) or self._at_hand(inode)) if inode.is_shared else None
+        if rendered is None:
             patience = LIVE_PATIENCE if inode.entry["live"] else PATIENCE
-            shot = await self._ask(pid, partial(self._view.read, inode.path), patience)
+            rendered = await self._ask(pid, partial(self._view.read, inode.path), patience)
         held = inode.held(generation)
         if held is None or not inode.is_shared:
-            held = inode.snapshot = Snapshot(shot, generation, time.monotonic())
+            held = inode.content = Content(rendered, generation, time.monotonic())
         return held
 
     async def _write(self, handle: Handle, text: bytes, *, check: bool = False) -> None:
@@ -332,17 +334,17 @@ class Operations(pyfuse3.Operations):
                 self._backs_off_until = time.monotonic() + _BACKOFF
             raise
 
-    def _attributes(self, inode: Inode, shot: Shot | None) -> EntryAttributes:
+    def _attributes(self, inode: Inode, rendered: Rendered | None) -> EntryAttributes:
         entry = inode.entry
         attributes = EntryAttributes()
         attributes.st_ino = inode.number
         attributes.st_mode = inode.mode
         attributes.st_nlink = 1  # For directories too, where it says that subdirectories are not counted.
         attributes.st_uid, attributes.st_gid = self._owner
-        size = len(shot.data) if shot is not None else len(os.fsencode(entry["target"] or ""))
+        size = len(rendered.data) if rendered is not None else len(os.fsencode(entry["target"] or ""))
         attributes.st_size = size
         attributes.st_blocks = (size + 511) // 512
-        changed = shot.changed_ns if shot is not None else self._born
+        changed = rendered.changed_ns if rendered is not None else self._born
         attributes.st_mtime_ns = attributes.st_ctime_ns = attributes.st_atime_ns = changed
         # What can't change the kernel need not ask twice: that a declared node is there, and all of a directory.
         attributes.entry_timeout = _FOREVER if entry["fixed"] else _NAMED

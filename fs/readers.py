@@ -34,7 +34,7 @@ class Interrupted(Exception):  # noqa: N818 - what has happened, as all faults h
 
 
 class Readers:
-    """Those who wait.
+    """The processes that wait for an answer of a mount: a signal to one ends its wait.
 
     Parameters
     ----------

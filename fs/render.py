@@ -45,7 +45,17 @@ def _plain(value: object) -> bytes:
             return f"{int(value)}\n".encode()
         case numbers.Real():
             return f"{float(value)}\n".encode()
-    raise TypeError(f"a plain file shows one value, not a {type(value).__name__}: {value!r:.80}; name the file *.json")
+    advice = "name the file *.json" if isinstance(value, Mapping) else "return one, or a dict from a file named *.json"
+    raise TypeError(
+        f"a plain file shows one value, which is text, bytes, a bool, a real number or None, not {_kind(value)}: "
+        f"{value!r:.80}; {advice}"
+    )
+
+
+def _kind(value: object) -> str:
+    """Return a value's type with its article."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in set('aeiou') else 'a'} {name}"
 
 
 def _line(text: str) -> bytes:
@@ -55,7 +65,7 @@ def _line(text: str) -> bytes:
 
 def _document(value: object) -> bytes:
     if not isinstance(value, Mapping):
-        raise TypeError(f"a .json file shows one object, not a {type(value).__name__}: {value!r:.80}")
+        raise TypeError(f"a .json file shows one object, not {_kind(value)}: {value!r:.80}; return a dict")
     nonfinite: dict[str, str] = {}
     document = _finite(value, "", nonfinite)
     if nonfinite:

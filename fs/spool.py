@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midrun.fs.control import LONGEST_WRITE
 from midrun.fs.disk import append_whole, sweep, sync_directory, write_whole
 from midrun.fs.render import render
+from midrun.fs.write import LONGEST_WRITE
 
 STATES = ("queued", "executing", "done")
 """The directories that a command's record goes through, in this order."""
-KEPT = 1000
+MOST_RECORDS = 1000
 """Records in `done/`, and files in `rejected/`, that are kept: the newest."""
 
 _DIRECTORIES = ("new", *STATES, "rejected", "holds")
@@ -55,7 +55,7 @@ owning one twice. A child that was forked inherits the entries, and none of the 
 Record = Mapping[str, Any]
 
 
-class Taken(OSError):  # noqa: N818 - it says how the spool is
+class Owned(OSError):  # noqa: N818 - it says how the spool is
     """Another process owns the spool."""
 
 
@@ -129,7 +129,7 @@ class Spool:
     # ---- owning it
 
     def open(self) -> None:
-        """Make the directories and become the owner. Raises `Taken` when another process is."""
+        """Make the directories and become the owner. Raises `Owned` when another process is."""
         self._make()
         self._own()
         self._seen = {}
@@ -215,7 +215,7 @@ class Spool:
 
     def _forget(self) -> None:
         """Drop the oldest records in `done/`; their ids stay used."""
-        surplus = list(self._done)[: max(0, len(self._done) - KEPT)]
+        surplus = list(self._done)[: max(0, len(self._done) - MOST_RECORDS)]
         if surplus:
             # Each in a line that it begins itself: the one before may have been cut short.
             append_whole(self.directory / _IDS, "".join(f"\n{id_}" for id_ in surplus).encode())
@@ -325,11 +325,11 @@ class Spool:
             raise
         sync_directory(rejected)
         self._rejected += 2
-        if self._rejected > 2 * KEPT + _SLACK:
+        if self._rejected > 2 * MOST_RECORDS + _SLACK:
             kept = sorted(self._files("rejected"), key=_came)
-            for old in kept[: max(0, len(kept) - 2 * KEPT)]:
+            for old in kept[: max(0, len(kept) - 2 * MOST_RECORDS)]:
                 _discard(old)
-            self._rejected = 2 * KEPT
+            self._rejected = 2 * MOST_RECORDS
 
     # ---- inside
 
@@ -347,7 +347,7 @@ class Spool:
         status = path.stat()
         key = (os.getpid(), status.st_dev, status.st_ino)
         if _locked.setdefault(key, self) is not self:
-            raise Taken(errno.EAGAIN, "another run of this process has it")
+            raise Owned(errno.EAGAIN, "another run of this process has it")
         try:
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -358,7 +358,7 @@ class Spool:
         except OSError as error:
             del _locked[key]
             if error.errno in {errno.EAGAIN, errno.EACCES}:
-                raise Taken(error.errno, "another process has it") from None
+                raise Owned(error.errno, "another process has it") from None
             raise
         self._lock, self._key = lock, key
 

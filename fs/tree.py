@@ -10,7 +10,7 @@ A directory is a class, and a file of it is a method that returns the file's val
 
 In Python `state.global_step` is the value; on every face `global-step` is a file. The docstring is the file's
 description and the annotation its type. As in Linux's sysfs, `show` gives a value, never text (`render` makes the
-text), and what a file stores is declared beside what it shows: see `control`.
+text), and what a file stores is declared beside what it shows: see `form`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, get_type_hints, overload
 
 from midrun.fs import names
-from midrun.fs.control import NOBODY, Form, Writer
 from midrun.fs.faults import ReadOnly
+from midrun.fs.form import Form
 from midrun.fs.schema import schema_of
+from midrun.fs.write import IN_PROCESS, Writer
 
 if TYPE_CHECKING:
     from typing import Self
@@ -58,13 +59,15 @@ class Leaf:
     gives: Callable[[], dict[str, Any]] = dict
     """Return the JSON Schema of what storing returns."""
 
-    def write(self, data: bytes, writer: Writer, *, check: bool = False) -> object:
+    def write(self, path: str, data: bytes, writer: Writer, *, check: bool = False) -> object:
         """Validate `data` and, unless only to `check` it, store it; return what storing it returned.
+
+        The file's `path` is for the words of a refusal.
 
         Raises `ReadOnly` for a file that takes nothing, `Invalid` for data that is not what it takes.
         """
         if self.store is None or self.form is None:
-            raise ReadOnly("this file is read-only: it shows a value and takes none")
+            raise ReadOnly(f"'{path}' shows a value and takes none: read it")
         arguments = self.form.parse(data)
         if not check:
             return self.store(arguments, writer)
@@ -122,7 +125,7 @@ def file(
     live
         The value is made on demand and may take seconds. Its size is 0 until it is made.
     slow
-        The method may wait for a disk or a device: it runs on another thread.
+        The method may wait for a disk or a device, or take over a millisecond: it runs on another thread.
     cached
         A face may show a value that is 100 ms old.
     """
@@ -150,7 +153,7 @@ class Control(Generic[D, T]):
     @overload
     def __get__(self, owner: D, kind: type[D]) -> Callable[[Any], T]: ...
     def __get__(self, owner: D | None, kind: type[D]) -> Self | Callable[[Any], T]:
-        return self if owner is None else lambda arguments: self._store(owner, arguments, NOBODY)
+        return self if owner is None else lambda arguments: self._store(owner, arguments, IN_PROCESS)
 
     def bind(self, owner: D) -> Leaf:
         """Return this control file of `owner`; what it shows is how to use it."""
@@ -194,8 +197,8 @@ class Dir:
     with `_`. A directory whose entries come and go also overrides `members` and `member`.
     """
 
-    plain: ClassVar[bool] = False
-    """Whether each entry that comes and goes is a file of one plain value, whatever its name: see `names.escape`."""
+    one_value: ClassVar[bool] = False
+    """Whether each entry that comes and goes is a file of one value, whatever its name: see `names.escape`."""
     placeholder: ClassVar[str] = "<name>"
     """What the documentation calls an entry that comes and goes."""
 
@@ -212,11 +215,11 @@ class Dir:
         return "" if type(self).__doc__ is None else inspect.getdoc(type(self)) or ""
 
     def members(self) -> Iterable[str]:
-        """Return the plain names of the entries that come and go."""
+        """Return the unescaped names of the entries that come and go."""
         return ()
 
     def member(self, name: str) -> Node | None:
-        """Return the entry of this plain name that comes and goes, or None."""
+        """Return the entry of this unescaped name that comes and goes, or None."""
         del name
         return None
 
@@ -245,14 +248,14 @@ class Dir:
         held = self._held(file_name)
         if held is not None:
             return held
-        name = names.unescape(file_name, plain=self.plain)
+        name = names.unescape(file_name, one_value=self.one_value)
         if name is not None:
             return self.member(name)
         # A name too long for a file is found by its hash.
         return next((self.member(name) for name in self.members() if self._escape(name) == file_name), None)
 
     def _escape(self, name: str) -> str:
-        return names.escape(name, plain=self.plain)
+        return names.escape(name, one_value=self.one_value)
 
     def _held(self, file_name: str) -> Dir | Link | None:
         if "_" in file_name or file_name.startswith("-"):

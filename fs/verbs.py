@@ -13,12 +13,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
-from midrun.fs.control import NOBODY, Writer
 from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound, message
 from midrun.fs.later import Later
 from midrun.fs.names import split
 from midrun.fs.render import jsonable, render
 from midrun.fs.tree import Dir, Leaf, Link, Node
+from midrun.fs.write import IN_PROCESS, Writer
 
 Kind = Literal["dir", "file", "link"]
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ class Entry(TypedDict):
     cached: bool
     writable: bool
     fixed: bool
-    """Declared: the node is there, and the same, as long as the tree is. A link may point elsewhere by and by."""
+    """Declared: the node is there, and the same, as long as the tree is. Where a link points may change."""
     target: str | None
     """Where a link points."""
 
@@ -61,10 +61,10 @@ class Verbs(Protocol):
     async def read(self, path: str) -> bytes:
         """Return the rendered file at `path`; of a live file, once it is made."""
 
-    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it; return the result, a JSON value.
 
-        A `token` is the asker's name for this write, by which a run knows it if it comes again.
+        A `key` names this write: a run knows it by that if it comes again.
         """
 
     async def describe(self, path: str) -> Description:
@@ -116,11 +116,12 @@ class Tree:
         fixed = True
         try:
             steps = split(path)
-        except ValueError:
-            raise NotFound(_missing(path)) from None
-        for step in steps:
+        except ValueError as error:
+            raise NotFound(str(error)) from None
+        for at, step in enumerate(steps):
             if not isinstance(node, Dir):
-                raise NotADirectory(f"'{path}': '{step}' is looked for in a file, and only a directory has entries")
+                above = "/".join(steps[:at])
+                raise NotADirectory(f"'{path}': {_no_directory(above, node)}; nothing is below it")
             fixed = fixed and node.declares(step)
             child = node.entry(step)
             if child is None:
@@ -133,7 +134,7 @@ class Tree:
         """Return the entries of the directory at `path`."""
         node, fixed = self.walk(path)
         if not isinstance(node, Dir):
-            raise NotADirectory(f"'{path}' is a file: read it")
+            raise NotADirectory(_no_directory(path, node))
         return [_entry(name, child, fixed=fixed and node.declares(name)) for name, child in node]
 
     @_guarded
@@ -147,13 +148,13 @@ class Tree:
         return value.then(render_it) if isinstance(value, Later) else render_it(value)
 
     @_guarded
-    def write(self, path: str, data: bytes, *, check: bool = False, writer: Writer = NOBODY) -> Any:  # noqa: ANN401 - any JSON value
+    def write(self, path: str, data: bytes, *, check: bool = False, writer: Writer = IN_PROCESS) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it.
 
         Returns what came of it, a JSON value, or a `Later` that will have it. What is refused is told to `refused`.
         """
         try:
-            value = self._leaf(path).write(data, writer, check=check)
+            value = self._leaf(path).write(path, data, writer, check=check)
         except Fault as fault:
             self._refused(path, data, writer, fault)
             raise
@@ -228,9 +229,9 @@ class Local:
         data: bytes = await _settled(self._tree.read(path))
         return data
 
-    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`."""
-        return await _settled(self._tree.write(path, data, check=check, writer=Writer(token=token)))
+        return await _settled(self._tree.write(path, data, check=check, writer=Writer(key=key)))
 
     async def describe(self, path: str) -> Description:
         """Return what is known of the node at `path`."""
@@ -256,13 +257,20 @@ async def _settled(value: object) -> Any:  # noqa: ANN401 - whatever the verb re
 
 
 def _entry(name: str, node: Node, *, fixed: bool) -> Entry:
-    plain = Entry(name=name, kind="dir", live=False, cached=True, writable=False, fixed=fixed, target=None)
+    declared = Entry(name=name, kind="dir", live=False, cached=True, writable=False, fixed=fixed, target=None)
     match node:
         case Dir():
-            return plain
+            return declared
         case Link():
-            return {**plain, "kind": "link", "fixed": False, "target": node.target()}
-    return {**plain, "kind": "file", "live": node.live, "cached": node.cached, "writable": node.store is not None}
+            return {**declared, "kind": "link", "fixed": False, "target": node.target()}
+    return {**declared, "kind": "file", "live": node.live, "cached": node.cached, "writable": node.store is not None}
+
+
+def _no_directory(path: str, node: Leaf | Link) -> str:
+    """Return what is wrong where a directory was expected."""
+    if isinstance(node, Link):
+        return f"'{path}' is a link, not a directory of this tree: open its target on the disk"
+    return f"'{path}' is a file, not a directory: read it"
 
 
 def _missing(path: str) -> str:

@@ -21,7 +21,7 @@ from midrun.fs.faults import Fault, Gone, TimedOut
 from midrun.fs.names import join
 from midrun.fs.verbs import Description, Entry, Verbs
 
-KEPT = 0.1
+CURRENT_FOR = 0.1
 """Seconds for which an answer is current."""
 PROMPT = 0.2
 """Seconds after which the last value is shown instead of waiting on."""
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Shot:
+class Rendered:
     """A rendered file as a face shows it."""
 
     data: bytes
@@ -51,6 +51,9 @@ class Shot:
 
 class View:
     """What a face shows of a tree. It works inside `async with`, in one trio loop.
+
+    Every verb raises `Fault`: the node's own, or `TimedOut` when the trainer did not answer in time, which is 5 s
+    unless a method says otherwise.
 
     Parameters
     ----------
@@ -72,7 +75,7 @@ class View:
         self._generation = generation
         self._now = now
         self._fixed: dict[str, Description] = {}
-        self._files: _Cache[Shot] = _Cache(lambda shot: 200 + len(shot.data))
+        self._files: _Cache[Rendered] = _Cache(lambda rendered: 200 + len(rendered.data))
         self._lists: _Cache[list[Entry]] = _Cache(lambda entries: 200 * len(entries))
         self._descriptions: _Cache[Description] = _Cache(lambda _: 1000)
         self._entries: _Cache[Entry] = _Cache(lambda _: 500)
@@ -94,12 +97,12 @@ class View:
         """A number that changes when all that was shown before is void."""
         return self._generation()
 
-    def at_hand(self, path: str) -> Shot | None:
+    def at_hand(self, path: str) -> Rendered | None:
         """Return the file at `path` if it is kept and current. Any thread may call it; it never waits."""
         kept = self._files.get(path)
         return kept.value if kept is not None and self._is_current(kept) else None
 
-    async def look(self, path: str, patience: float = PATIENCE) -> Description:
+    async def describe(self, path: str, patience: float = PATIENCE) -> Description:
         """Return what is known of the node at `path` without reading it."""
         fixed = self._fixed.get(path)
         if fixed is not None:
@@ -124,7 +127,7 @@ class View:
         """Return the entries of the directory at `path`."""
         return await self._recall(self._lists, path, partial(self._listed, path))
 
-    async def read(self, path: str, patience: float = PATIENCE) -> Shot:
+    async def read(self, path: str, patience: float = PATIENCE) -> Rendered:
         """Return the file at `path`; raises `TimedOut` when there is no value of it in time.
 
         Parameters
@@ -141,24 +144,24 @@ class View:
         if node["cached"]:
             return await self._recall(self._files, path, partial(self._fetch, path), patience)
         with trio.move_on_after(patience):
-            shot = await self._fetch(path)
+            rendered = await self._fetch(path)
             # Never current, and kept all the same: what has not changed keeps the moment of its last change.
-            self._files.put(path, _Kept(shot, _VOID, self._now()))
-            return shot
+            self._files.put(path, _Kept(rendered, _VOID, self._now()))
+            return rendered
         raise TimedOut(_late(path, patience))
 
-    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it."""
         with trio.move_on_after(PATIENCE):
-            return await self._verbs.write(path, data, check=check, token=token)
+            return await self._verbs.write(path, data, check=check, key=key)
         raise TimedOut(_late(path, PATIENCE))
 
-    def changed(self, path: str, shot: Shot) -> Shot:
-        """Return `shot` with the moment of its value's last change, as far as this view has seen it."""
+    def changed(self, path: str, rendered: Rendered) -> Rendered:
+        """Return `rendered` with the moment of its value's last change, as far as this view has seen it."""
         kept = self._files.get(path)
         last = None if kept is None else kept.value
-        same = last is not None and last.data == shot.data
-        return replace(shot, changed_ns=last.changed_ns) if last is not None and same else shot
+        same = last is not None and last.data == rendered.data
+        return replace(rendered, changed_ns=last.changed_ns) if last is not None and same else rendered
 
     async def _described(self, path: str) -> Description:
         generation = self._generation()
@@ -173,12 +176,12 @@ class View:
             self._entries.put(join(path, entry["name"]), _Kept(entry, generation, self._now()))
         return entries
 
-    async def _fetch(self, path: str) -> Shot:
+    async def _fetch(self, path: str) -> Rendered:
         data = await self._verbs.read(path)
-        return self.changed(path, Shot(data, time.time_ns()))
+        return self.changed(path, Rendered(data, time.time_ns()))
 
     def _is_current(self, kept: _Kept[Any]) -> bool:
-        return kept.generation == self._generation() and self._now() - kept.came < KEPT
+        return kept.generation == self._generation() and self._now() - kept.came < CURRENT_FOR
 
     async def _recall(self, cache: _Cache[T], path: str, fetch: _Fetch[T], patience: float = PATIENCE) -> T:
         """Return what is kept while it is current, else the tree's answer, else a kept value, marked as old.
@@ -305,7 +308,7 @@ def _result(answer: T | Fault) -> T:
 
 
 def _aged(value: T, age: float) -> T:
-    return replace(value, age=age) if isinstance(value, Shot) else value
+    return replace(value, age=age) if isinstance(value, Rendered) else value
 
 
 def _late(path: str, patience: float) -> str:

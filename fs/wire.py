@@ -72,9 +72,9 @@ class Wire:
         _, body = await self._ask({"verb": "read", "path": path})
         return body
 
-    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`."""
-        named = {} if token is None else {"token": token}
+        named = {} if key is None else {"key": key}
         header, _ = await self._ask({"verb": "write", "path": path, "check": check, **named}, data)
         return _value(header)
 

@@ -1,6 +1,7 @@
 """`control/`, `commands/` and `holds/`: what steers the run, and how it stands.
 
-The files of `control/` come from the kinds of commands, one each: no face knows a kind by its name.
+The files of `control/` come from the kinds of commands, one each. A face needs to know no kind by its name: only REST's
+short routes, such as `/checkpoints`, and buttons of the dashboard do.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from midrun.command import Command, CommandRecord
 from midrun.commands import ANY, KINDS, command_of
 from midrun.commands.kind import Arguments, Kind
 from midrun.ending import ExceptionRecord
-from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Form, Writer
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
+from midrun.fs.form import Form
 from midrun.fs.later import Later
 from midrun.fs.tree import Control, Dir, file
+from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.hold import HoldRecord, is_hold, of_command
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class ErrorEntry(TypedDict):
     time: float
     """When that was. Seconds since 1970."""
     path: str
-    face: str
+    via: str
     text: str
     """What was written, cut to 1,000 characters."""
     message: str
@@ -79,7 +81,7 @@ class ControlErrors:
         entry = ErrorEntry(
             time=time.time(),
             path=path,
-            face=writer.face,
+            via=writer.via,
             text=data.decode(errors="backslashreplace")[:_QUOTED],
             message=fault.message,
             errors=fault.errors or [],
@@ -119,7 +121,7 @@ def _declared(kind: Kind) -> Control[_ControlDir, Later]:
 
 
 def _store_any(owner: _ControlDir, request: Any, writer: Writer) -> Later:  # noqa: ANN401 - a model of `commands`
-    return owner.run.queue.submit(command_of(request, id_=_token(writer), via=writer.face))
+    return owner.run.queue.submit(command_of(request, id_=_key(writer), via=writer.via))
 
 
 def _admit_any(owner: _ControlDir, request: Any) -> Later:  # noqa: ANN401 - as above
@@ -255,11 +257,11 @@ class HoldDir(_OneCommand):
 
 def _written(kind: Kind, args: Arguments, writer: Writer) -> Command:
     """Return the command that is written to a file of its kind, which takes the arguments alone."""
-    return Command(kind, args, id_=_token(writer), source=writer.face, via=writer.face, within=_BODY)
+    return Command(kind, args, id_=_key(writer), source=writer.via, via=writer.via, within=_BODY)
 
 
-def _token(writer: Writer) -> str | None:
+def _key(writer: Writer) -> str | None:
     """Return the id that a face has chosen for what it writes."""
-    if writer.token is not None and not LEGAL_ID.fullmatch(writer.token):
-        raise Invalid(f"{writer.token!a:.200} is no id of a command: {LEGAL_ID_WORDS}")
-    return writer.token
+    if writer.key is not None and not LEGAL_ID.fullmatch(writer.key):
+        raise Invalid(f"{writer.key!a:.200} is no id of a command: {LEGAL_ID_WORDS}")
+    return writer.key

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 from midrun.command import Command, CommandRecord, ErrorRecord, Status, is_record, undone
 from midrun.commands import ANY, KINDS, command_of
 from midrun.control_log import line_of
-from midrun.fs.control import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.fs.faults import Fault, Invalid
-from midrun.fs.spool import Drop, Spool, Taken
+from midrun.fs.spool import Drop, Owned, Spool
+from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.hold import HoldRecord, is_hold, of_command
 from midrun.worker import Worker
 
@@ -77,7 +77,7 @@ class Drops:
         except OSError as error:
             self.disown()
             self._is_begun = True
-            is_taken = isinstance(error, Taken)
+            is_taken = isinstance(error, Owned)
             why = f"takes no files: {error.strerror}; end the other run" if is_taken else f"can't be used: {error}"
             service.fail(f"{self._spool.directory} {why}")
         except BaseException:

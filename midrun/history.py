@@ -49,7 +49,7 @@ class Index(TypedDict):
     left_out: int
     """How many names more than there is room for there were at most."""
     series: dict[str, str]
-    """The file of each, beside this one, by its plain name."""
+    """The file of each, beside this one, by its unescaped name."""
 
 
 class History:
@@ -210,7 +210,7 @@ class HistoryFiles(Dir):
 
     @file("index.json")
     def index(self) -> Index:
-        """Each series by its plain name, with its file."""
+        """Each series by its unescaped name, with its file."""
         return self._run.history.index
 
     def members(self) -> Iterable[str]:
@@ -230,5 +230,5 @@ class HistoryFiles(Dir):
 
 
 def _file_of(name: str) -> str:
-    """Return the plain name of a series' file."""
+    """Return the unescaped name of a series' file."""
     return f"{name}{_SUFFIX}"

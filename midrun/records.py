@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import midrun
-from midrun.artifacts import FOLDERS
 from midrun.fs.disk import write_whole
 from midrun.fs.render import render
 from midrun.services import Service
@@ -107,14 +106,14 @@ class Records:
     ----------
     directory
         The run directory.
-    artifact_dir
-        The artifact directory, whose own directories are made with it.
+    beside
+        Other directories, which are made with it.
     service
         Where it is told what can't be written.
     """
 
-    def __init__(self, directory: Path, artifact_dir: Path, service: Service) -> None:
-        self._directories = (directory, *(artifact_dir / folder for folder in FOLDERS))
+    def __init__(self, directory: Path, beside: Iterable[Path], service: Service) -> None:
+        self._directories = (directory, *beside)
         self._directory = directory
         self._service = service
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from midrun import records
-from midrun.artifacts import Store
+from midrun.artifacts import FOLDERS, Store
 from midrun.command import STEP
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
@@ -113,7 +113,8 @@ class Run:
         log = self.directory / "midrun.log"
         self.log = RunLog(log, self.disk.put, self._slow.put)
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
-        self._records = records.Records(self.directory, self.artifact_dir, self.services["records"])
+        folders = [self.artifact_dir / folder for folder in FOLDERS]
+        self._records = records.Records(self.directory, folders, self.services["records"])
         self.store = Store(self, self.artifact_dir)
         self.control_errors = ControlErrors()
         self.queue = Queue(self, self.directory)

@@ -207,14 +207,14 @@ class MetricFiles(Dir):
     percent-encoded: `train/loss` is `train%2Floss`. A metric that is no real scalar is not shown.
     """
 
-    plain = True
+    one_value = True
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     @file("index.json")
     def index(self) -> Metrics | Later:
-        """Every metric by its plain name, as a float."""
+        """Every metric by its unescaped name, as a float."""
         return self._run.values.shown(
             lambda sample, values: Metrics(
                 global_step=sample.global_step, epoch=sample.epoch, batch=sample.batch, metrics=values.metrics

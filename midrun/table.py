@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from midrun.command import Command, CommandRecord
-from midrun.fs.spool import KEPT
+from midrun.fs.spool import MOST_RECORDS
 from midrun.hold import is_hold
 
 SHOWN = 100
@@ -63,11 +63,11 @@ class Table:
     def close(self, record: CommandRecord) -> None:
         """Note that a command is over."""
         self._over[record["id"]] = record
-        while len(self._over) > KEPT:
+        while len(self._over) > MOST_RECORDS:
             del self._over[next(iter(self._over))]
         self._open.pop(record["id"], None)
 
     def remember(self, records: Iterable[CommandRecord]) -> None:
         """Add what earlier sessions have done, before what this one has."""
         earlier = {record["id"]: record for record in records}
-        self._over = dict(list((earlier | self._over).items())[-KEPT:])
+        self._over = dict(list((earlier | self._over).items())[-MOST_RECORDS:])

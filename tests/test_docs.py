@@ -24,7 +24,7 @@ def test_the_readme_names_every_option() -> None:
 
 
 def test_the_readme_names_every_hook() -> None:
-    section = (ROOT / "README.md").read_text().partition("## Hooks of your own\n\n")[2]
+    section = (ROOT / "README.md").read_text().partition("## Lightning hooks that you override\n\n")[2]
     paragraph = section.partition("\n\n")[0].replace("super", "")
     assert {*re.findall(r"`(\w+)`", paragraph)} == {*HOOKS}
 

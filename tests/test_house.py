@@ -108,7 +108,7 @@ def test_importing_a_folder_under_its_short_name_says_what_to_import_instead(fol
         [sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert outcome.returncode != 0
-    assert f"ImportError: this folder is the package 'midrun.{folder}'" in outcome.stderr
+    assert f"ImportError: this directory is the package 'midrun.{folder}'" in outcome.stderr
     assert f"write 'import midrun.{folder}'" in outcome.stderr
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import falcon
 
 from midrun.fs.faults import Conflict, Fault, FieldError, Invalid, IsADirectory, ReadOnly, Unavailable
-from midrun.web.calls import JSON, KEY, RUN, Call, Responder, Route, arguments, token
+from midrun.web.calls import JSON, KEY, RUN, Call, Responder, Route, arguments, key_of
 from midrun.web.gate import Gate
 from midrun.web.hosts import Hosts
 from midrun.web.nodes import bind
@@ -71,9 +71,9 @@ class _Resource:
         route, env = self._route, req.env
         req.context.reads = route.get is not None
         posts = req.method == "POST"
-        name = token(req.get_header(KEY)) if posts else ""
+        key = key_of(req.get_header(KEY)) if posts else ""
         if posts:
-            resp.set_header(KEY, name)  # The answer has it, whatever the answer is.
+            resp.set_header(KEY, key)  # The answer has it, whatever the answer is.
         _expect(self._site.run.get("id", ""), req.get_header(RUN))
         node = route.written if posts else route.node
         if "{" in route.path:
@@ -82,7 +82,7 @@ class _Resource:
         query, lists = arguments(route.query, req.query_string) if req.query_string or route.query else ({}, {})
         body = req.bounded_stream.read() if posts else b""
         left = env.get("waitress.client_disconnected", lambda: False)
-        return Call(node, query, lists, body, name, req.get_header, req.method == "HEAD", left)
+        return Call(node, query, lists, body, key, req.get_header, req.method == "HEAD", left)
 
 
 def _expect(run: str, meant: str | None) -> None:
@@ -108,7 +108,7 @@ def _answer_fault(req: falcon.Request, resp: falcon.Response, fault: Fault, para
 def _answer_bug(req: falcon.Request, resp: falcon.Response, error: Exception, params: object) -> None:
     # The run's log is this process's standard error. The client learns what, not where.
     traceback.print_exception(error, file=sys.stderr)
-    _write(resp, 500, f"a mistake in midrun's web face ({type(error).__name__}): midrun.log has the details")
+    _write(resp, 500, f"a bug in midrun's REST server ({type(error).__name__}): midrun.log has the details")
 
 
 def _serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError) -> None:

@@ -72,7 +72,8 @@ def _answer(call: Call, file: Part, status: os.stat_result) -> Answer:
     part = _span(asked, size)
     if part is not None and not part:
         headers = {"Accept-Ranges": "bytes", "Content-Range": f"bytes */{size}"}
-        return document({"detail": f"the file has {size} bytes, and none of them is in the range"}, 416, headers)
+        detail = f"the file has {size} bytes, none of them in the range {asked!a:.100}: ask for these, or for all"
+        return document({"detail": detail}, 416, headers)
     if part is not None:
         headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
         file.narrow(part.start, part.stop)

@@ -6,7 +6,6 @@ A route is one row of the table in `routes`. The app and the OpenAPI document ar
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from urllib.parse import parse_qsl
 
 from midrun.fs.faults import FieldError, Invalid
 from midrun.fs.render import render
+from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS
 from midrun.web.disk import Part
 from midrun.web.site import Site
 
@@ -24,7 +24,7 @@ KEY = "Idempotency-Key"
 """The header that names a write, in the request and in the answer."""
 RUN = "Midrun-Run-Id"
 """The header that says which run a request is meant for: a port that one run has left may be another's next."""
-KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+KEY_PATTERN = f"^{LEGAL_ID.pattern}$"
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Call:
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Every query argument that is a list, with its values in the order given."""
     body: bytes = b""
-    token: str = ""
-    """What names this write: see `token`. Only POST has one."""
+    key: str = ""
+    """What names this write: see `key_of`. Only POST has one."""
     header: Callable[[str], str | None] = lambda _: None
     """Returns the request's header of a name."""
     head: bool = False
@@ -74,7 +74,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back."""
+    """What a route answers a call: body, content type, status and headers of the response."""
 
     body: bytes | Part
     content_type: str = JSON
@@ -117,15 +117,15 @@ class Route:
         return self.writes or self.node
 
 
-def token(given: str | None) -> str:
-    """Return the name of a write, by which a run knows it if it comes again: the client's, else a new one.
+def key_of(given: str | None) -> str:
+    """Return the key of a write, by which a run knows it if it comes again: the client's, else a new one.
 
-    Raises `Invalid` for a name that can't be one.
+    Raises `Invalid` for text that can't be one.
     """
     if given is None:
         return secrets.token_hex(8)
-    if re.fullmatch(KEY_PATTERN, given) is None:
-        message = f"expected 1 to 128 letters, digits, '.', '_' or '-', a letter or digit first, not {given!a:.140}"
+    if LEGAL_ID.fullmatch(given) is None:
+        message = f"{given!a:.140} can't be one: {LEGAL_ID_WORDS}"
         raise Invalid(
             f"{KEY}: {message}", [FieldError(loc=["header", KEY], msg=message, type="string_pattern_mismatch")]
         )
@@ -156,7 +156,8 @@ def arguments(queries: Iterable[Query], text: str) -> tuple[dict[str, str], dict
             errors.append(_wrong(name, f"unknown query argument: {expected}", "extra_forbidden"))
     for name, query in known.items():
         if len(given[name]) < query.least:
-            errors.append(_wrong(name, f"expected at least {query.least} of it", "missing"))
+            message = f"given {len(given[name])} times, expected at least {query.least}: add it to the query"
+            errors.append(_wrong(name, message, "missing"))
     if errors:
         raise Invalid("; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in errors), errors)
     single = {name: (given[name] or [query.default])[0] for name, query in known.items() if query.most == 1}
@@ -167,11 +168,12 @@ def _mistakes(query: Query, value: str, count: int) -> list[FieldError]:
     """Return what is wrong with a value of an argument that has been given `count` times so far."""
     if count > query.most:
         often = "once" if query.most == 1 else f"{query.most} times"
-        return [_wrong(query.name, f"given more than {often}", "repeated")]
+        return [_wrong(query.name, f"given more than {often}: leave out {value!a:.100}", "repeated")]
     if query.choices and value not in query.choices:
         return [_wrong(query.name, f"expected {' or '.join(query.choices)}, not {value!a:.100}", "enum")]
     if query.longest is not None and len(value) > query.longest:
-        return [_wrong(query.name, f"longer than {query.longest} characters", "string_too_long")]
+        message = f"expected at most {query.longest} characters, not the {len(value)} of {value[:60]!a}…"
+        return [_wrong(query.name, message, "string_too_long")]
     return []
 
 
@@ -181,7 +183,8 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(sent, keep_blank_values=True, max_num_fields=100)
     except ValueError:
-        raise Invalid("query: too many", [_wrong("", "more than 100 query arguments", "too_long")]) from None
+        message = "more than 100 query arguments: ask for less, in several requests"
+        raise Invalid(f"query: {message}", [_wrong("", message, "too_long")]) from None
 
 
 def _wrong(name: str, message: str, kind: str) -> FieldError:

@@ -54,7 +54,10 @@ class Part:
         self._start, self._length, self._at = self._start + start, end - start, 0
 
     def read(self, size: int | None = None, /) -> bytes:
-        """Return the next bytes, `size` of them or fewer; none at the end only. Raises OSError where there are none."""
+        """Return the next bytes, `size` of them or fewer, and b"" at the end of the part.
+
+        Raises OSError where the file ends before the part does.
+        """
         wanted = max(0, min(_CHUNK if size is None else size, self._length - self._at, _CHUNK))
         data = os.pread(self._descriptor, wanted, self._start + self._at) if wanted else b""
         if wanted and not data:

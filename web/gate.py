@@ -48,14 +48,9 @@ class Gate:
             raise falcon.HTTPError(400, description=_invalid_host(host))
         site, origin = req.get_header("Sec-Fetch-Site"), req.get_header("Origin")
         if site is not None and site not in _OWN and not _is_link(req):
-            raise falcon.HTTPError(
-                403,
-                description=f"a page of another site asked (Sec-Fetch-Site: {site!a:.40}); ask from the run's own page",
-            )
+            raise falcon.HTTPError(403, description=_foreign(f"Sec-Fetch-Site: {site!a:.40}"))
         if origin is not None and not self._is_own(origin, host or ""):
-            raise falcon.HTTPError(
-                403, description=f"a page of another site asked (Origin: {origin!a:.100}); ask from the run's own page"
-            )
+            raise falcon.HTTPError(403, description=_foreign(f"Origin: {origin!a:.100}"))
         if (
             req.method not in _BARE_METHODS
             and req.content_length
@@ -100,7 +95,7 @@ def _is_json(content_type: str | None) -> bool:
 
 def _invalid_host(host: str | None) -> str:
     if host is None:
-        return "Invalid host header: there is none, and HTTP/1.1 has one"
+        return "Invalid host header: there is none; send one that names this machine, such as Host: localhost"
     return (
         f"Invalid host header: {host!a:.100} is no name of this machine; open it as localhost or by its address, or "
         "add the name to rest_allowed_hosts"

@@ -18,7 +18,7 @@ import trio
 from midrun.fs import names
 from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, TimedOut, Unavailable
 from midrun.fs.verbs import Description, Entry, Kind
-from midrun.fs.view import Shot
+from midrun.fs.view import Rendered
 from midrun.web.calls import JSON, KEY, TEXT, Answer, Call, document
 from midrun.web.site import Site
 
@@ -58,7 +58,7 @@ class Branch(Shown):
 def show(site: Site, call: Call) -> Answer:
     """Show the node: a file's bytes, a directory's entries, a link's target."""
     found = site.view.at_hand(call.node) or site.ask(partial(_find, site, call))
-    if not isinstance(found, Shot):
+    if not isinstance(found, Rendered):
         return document(found)
     headers = {"X-Midrun-Age": f"{found.age:.3f}"} if found.age else {}
     return Answer(found.data, JSON if call.node.endswith(".json") else TEXT, headers=headers)
@@ -67,19 +67,19 @@ def show(site: Site, call: Call) -> Answer:
 def write(site: Site, call: Call) -> Answer:
     """Write the request's body to the node, and show what came of it."""
     try:
-        return document(site.ask(partial(site.view.write, call.node, call.body, token=call.token)))
+        return document(site.ask(partial(site.view.write, call.node, call.body, key=call.key)))
     except TimedOut as fault:
         # It may be done, or be done later. Who knows its name can ask again without asking twice.
         detail = (
-            f"{fault.message}. It may still do this. To repeat the request with the header {KEY}: {call.token} is "
+            f"{fault.message}. It may still do this. To repeat the request with the header {KEY}: {call.key} is "
             "harmless: by that key the run knows it, and does it once"
         )
-        return document(Late(detail=detail, id=call.token), fault.status)
+        return document(Late(detail=detail, id=call.key), fault.status)
 
 
 def methods(site: Site, call: Call) -> list[str]:
     """Return the methods that the node takes."""
-    _, node = site.ask(partial(look, site, call))
+    _, node = site.ask(partial(described, site, call))
     return ["GET", "HEAD", "OPTIONS", *(["POST"] if node["writable"] else [])]
 
 
@@ -119,21 +119,21 @@ def _file_name(segment: str) -> str:
     return names.escape(name) if _NO_FILE_NAME.search(name) else name
 
 
-async def look(site: Site, call: Call) -> tuple[str, Description]:
+async def described(site: Site, call: Call) -> tuple[str, Description]:
     """Return the node's path and what is known of it. Only a directory's address may end in a slash."""
     path = call.node.removesuffix("/")
-    node = await site.view.look(path)
+    node = await site.view.describe(path)
     if path != call.node and node["kind"] != "dir":
         raise NotADirectory(f"'{path}' is a {node['kind']}: leave out the final slash")
     return path, node
 
 
-async def _find(site: Site, call: Call) -> Shot | dict[str, Any]:
-    path, node = await look(site, call)
-    return await found(site, call, path, node)
+async def _find(site: Site, call: Call) -> Rendered | dict[str, Any]:
+    path, node = await described(site, call)
+    return await content(site, call, path, node)
 
 
-async def found(site: Site, call: Call, path: str, node: Description) -> Shot | dict[str, Any]:
+async def content(site: Site, call: Call, path: str, node: Description) -> Rendered | dict[str, Any]:
     """Return what GET shows of a node that was looked at: a file's bytes, a directory's entries, a link's target."""
     if node["kind"] == "dir":
         return {"path": path, "entries": await (_tree if call.query.get("format") == "tree" else _list)(site, path)}
@@ -142,11 +142,11 @@ async def found(site: Site, call: Call, path: str, node: Description) -> Shot | 
     return await (_await_live(site, path, call.left) if node["live"] else site.view.read(path))
 
 
-async def _await_live(site: Site, path: str, left: Callable[[], bool]) -> Shot:
+async def _await_live(site: Site, path: str, left: Callable[[], bool]) -> Rendered:
     """Return a file that is made on demand, unless its reader leaves, or is one too many."""
     if site.waiting >= LIVE_READERS:
         raise Unavailable(f"'{path}' is made on demand and {LIVE_READERS} clients wait for such files: try again")
-    outcome: Shot | Fault = Gone("the client has left")
+    outcome: Rendered | Fault = Gone("the client has left")
     site.waiting += 1
     try:
         async with trio.open_nursery() as nursery:

@@ -82,10 +82,10 @@ _GET_MISTAKES = {
 }
 _POST_MISTAKES = {
     "4XX": f"{_GET_MISTAKES['4XX']} {_prose(ReadOnly, Conflict, Refused, TooLarge)} "
-    "415: A browser sent something else than JSON.",
+    "415: A browser sent something other than JSON.",
     "422": f"Wrong arguments, or a {KEY} that can't be one: each mistake is listed.",
     "504": f"{_prose(TimedOut).removeprefix('504: ')} To repeat the request with {KEY}: <id> is harmless.",
-    "5XX": f"500: A mistake in midrun. {_prose(Unavailable)}",
+    "5XX": f"500: A bug in midrun. {_prose(Unavailable)}",
 }
 _AGE = {
     "X-Midrun-Age": {
@@ -134,17 +134,17 @@ async def described(site: Site, routes: Iterable[Route]) -> dict[str, Descriptio
 async def _describe(site: Site, path: str, found: dict[str, Description]) -> None:
     head, brace, rest = path.partition("{")
     if not brace:
-        found[path] = await site.view.look(path)
+        found[path] = await site.view.describe(path)
         return
     tail = rest.partition("}")[2]
     entries = await site.view.list(head.removesuffix("/"))
     if not tail:
         for name in (entry["name"] for entry in entries if entry["writable"]):
-            found[head + name] = await site.view.look(head + name)
+            found[head + name] = await site.view.describe(head + name)
         return
     for name in [entry["name"] for entry in entries if entry["kind"] == "dir"][:_ASKED]:
         with suppress(NotFound):
-            found[path] = await site.view.look(head + name + tail)
+            found[path] = await site.view.describe(head + name + tail)
             return
 
 

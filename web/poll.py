@@ -25,7 +25,7 @@ import trio
 
 from midrun.fs.faults import Fault, FieldError, NotFound, Refused, Unavailable
 from midrun.fs.render import render
-from midrun.fs.view import Shot
+from midrun.fs.view import Rendered
 from midrun.web import nodes
 from midrun.web.calls import Answer, Call, Query
 from midrun.web.site import Site
@@ -55,7 +55,7 @@ _DIGEST = 6
 _MARK = 8
 """Characters in a mark: so many bytes are in Base64, with nothing left over."""
 
-_Found: TypeAlias = Shot | dict[str, Any] | Fault
+_Found: TypeAlias = Rendered | dict[str, Any] | Fault
 
 
 class NotShown(TypedDict):
@@ -132,11 +132,11 @@ def _parts(site: Site, asked: Sequence[str]) -> dict[str, _Part]:
         except NotFound as fault:
             parts[node] = _part(node, fault)
             continue
-        shot = site.view.at_hand(path)
-        if shot is None:
+        rendered = site.view.at_hand(path)
+        if rendered is None:
             paths[node] = path
         else:
-            parts[node] = _part(path, shot)
+            parts[node] = _part(path, rendered)
     if paths:
         found = site.ask(partial(_find_all, site, set(paths.values())))
         parts |= {node: _part(path, found[path]) for node, path in paths.items()}
@@ -170,22 +170,22 @@ async def _find_all(site: Site, paths: Iterable[str]) -> dict[str, _Found]:
     return found
 
 
-async def _find(site: Site, path: str) -> Shot | dict[str, Any]:
+async def _find(site: Site, path: str) -> Rendered | dict[str, Any]:
     call = Call(path)
-    path, node = await nodes.look(site, call)
+    path, node = await nodes.described(site, call)
     if node["live"]:
         # It may take half a minute and a step of the run's: nothing to be done each second.
         raise Refused(f"'{path}' is made on demand, and no poll makes it: GET {nodes.href(path)}")
-    return await nodes.found(site, call, path, node)
+    return await nodes.content(site, call, path, node)
 
 
 def _part(path: str, found: _Found) -> _Part:
     match found:
         case Fault():
             return _Part(False, json.dumps(NotShown(status=found.status, detail=found.detail)).encode())
-        case Shot() if path.endswith(".json"):
+        case Rendered() if path.endswith(".json"):
             return _Part(True, found.data, found.age)
-        case Shot():
+        case Rendered():
             text = found.data.decode("utf-8", "backslashreplace")
             return _Part(True, json.dumps(text, ensure_ascii=False).encode(), found.age)
     return _Part(True, render("answer.json", found))

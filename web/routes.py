@@ -50,7 +50,7 @@ def health(site: Site, call: Call) -> Answer:
     return document(found)
 
 
-def description(site: Site, call: Call) -> Answer:
+def openapi_document(site: Site, call: Call) -> Answer:
     """Show the OpenAPI document of these routes."""
     described = site.ask(lambda: openapi.described(site, ROUTES))
     body = json.dumps(openapi.document(ROUTES, described, site.version)).encode()
@@ -165,7 +165,7 @@ ROUTES = (
         query=(_FORMAT,),
         shows=_ANY,
     ),
-    Route("/openapi.json", get=description),
+    Route("/openapi.json", get=openapi_document),
     Route("/", get=pages.front),
     Route("/docs", get=pages.docs),
     Route("/static/{path:path}", node="{path}", get=pages.static),

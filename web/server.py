@@ -23,7 +23,7 @@ from waitress.parser import HTTPRequestParser  # type: ignore[import-untyped]
 from waitress.server import TcpWSGIServer  # type: ignore[import-untyped]
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask  # type: ignore[import-untyped]
 
-from midrun.fs.control import LONGEST_WRITE
+from midrun.fs.write import LONGEST_WRITE
 
 WORKERS = 8
 CONNECTIONS = 200

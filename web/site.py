@@ -66,4 +66,4 @@ class Site:
 
 
 def _closing() -> Gone:
-    return Gone("the run has ended, or its web face is restarting")
+    return Gone("the run has ended, or its REST server is restarting")

@@ -1,6 +1,7 @@
-"""The command line: `midrun`, which shows and steers runs from their directories alone.
+"""The command line: `midrun`, which shows and steers runs from their directories.
 
-It needs no port and no mount, and neither torch nor pydantic: it works wherever the run's directory is seen.
+It needs no port and no mount, and neither torch nor pydantic: it works wherever the run's directory is seen. `status`
+asks the run's REST API too, and does without where that does not answer.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from midrun import __version__
-from midrun.cli import finding, sending, showing, tailing, telling
-from midrun.cli.telling import Trouble, one_line, tell
+from midrun.cli import output, runs, send, status, tail
+from midrun.cli.output import Trouble, one_line, to_stderr
 
 _DESCRIPTION = """\
-See and steer the runs of midrun, from their directories alone: on the machine that trains, or on any other that shares
-the disk with it."""
+See and steer the runs of midrun from their directories: on the machine that trains, or on any other that shares the
+disk with it. Only status asks the run's REST API too, where that answers."""
 _EPILOG = """\
-RUN is a run's directory, which has run.json in it. Without it the one live run in or below the current folder is meant;
-hidden folders are not searched.
+RUN is a run's directory, which has run.json in it. Without it the one live run in or below the current directory is
+meant. Directories whose names begin with . or __ are not searched, nor those more than 8 levels down, nor more than
+10,000 of them.
 
-  midrun status                                      how the run stands
+  midrun status                                      the run's state
   midrun send set_learning_rate value=5e-4           change the learning rate at the next optimizer step
   midrun pause --wait --reason 'look at the batch'   hold the run, and return when it stands still
   midrun continue                                    let it go on
@@ -31,9 +33,9 @@ hidden folders are not searched.
 
 exit codes:
   0    done
-  1    it did not work: the run is not live, or the command failed
-  2    written wrongly: no such run, several of them, or a command that the run refuses
-  124  --timeout was over
+  1    it did not work: the run is not live, the command failed, or the run refuses it as it stands now
+  2    usage error: no such run, several of them, or a command that the run refuses at any time
+  124  --timeout ran out
   130  Ctrl-C"""
 _SEND = """\
 Send a command: a kind, and its arguments as name=value. Values are JSON where they read as JSON, else text. A JSON
@@ -58,23 +60,23 @@ _POINTS = "before_optimizer_step, train_batch_end, train_epoch_end, validation_e
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
-    telling.prepare()
+    output.prepare()
     try:
         return _run(_parsed(argv))
-    except finding.Several as several:
+    except runs.NoSingleRun as several:
         if several.runs and sys.stderr is not None:
-            sys.stderr.write("\n".join([*showing.table(several.runs), ""]))
-        tell(str(several))
+            sys.stderr.write("\n".join([*status.table(several.runs), ""]))
+        to_stderr(str(several))
         return several.code
     except Trouble as trouble:
-        tell(str(trouble))
+        to_stderr(str(trouble))
         return trouble.code
     except KeyboardInterrupt:
-        return sending.INTERRUPTED
+        return send.INTERRUPTED
     except BrokenPipeError:
         return 0
     except OSError as error:
-        tell(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
+        to_stderr(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
         return 1
     finally:
         _flush()
@@ -82,15 +84,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.command == "ls":
-        runs, note = finding.below(options.dir)
-        return showing.listed(runs, options.dir, note, as_json=options.json)
+        found, note = runs.below(options.dir)
+        return status.listed(found, options.dir, note, as_json=options.json)
     if options.command == "send":
         return _send(options, options.words)
-    run = finding.chosen(options.run)
+    run = runs.chosen(options.run)
     if options.command == "status":
-        return showing.status(run, as_json=options.json)
+        return status.status(run, as_json=options.json)
     if options.command == "tail":
-        return tailing.tail(run, options.lines, follows=options.follow)
+        return tail.tail(run, options.lines, follows=options.follow)
     args = {} if getattr(options, "reason", None) is None else {"reason": options.reason}
     return _deliver(options, run, {"kind": options.command, "args": args})
 
@@ -98,19 +100,22 @@ def _run(options: argparse.Namespace) -> int:
 def _send(options: argparse.Namespace, words: list[str]) -> int:
     first = words[0]
     names_run = not first.lstrip().startswith("{") and (
-        "/" in first or first in {".", ".."} or (first != "-" and finding.is_run(first))
+        "/" in first or first in {".", ".."} or (first != "-" and runs.is_run(first))
     )
     if names_run and not words[1:]:
-        raise Trouble(f"what is to be sent to {first!r}? Give a kind, as in: midrun send {first} checkpoint", 2)
-    command = sending.from_words(words[1:] if names_run else words)
-    return _deliver(options, finding.chosen(first if names_run else None), command)
+        raise Trouble(
+            f"{first!r} is taken for a run, and no command follows: write one, as in: midrun send {first} checkpoint",
+            2,
+        )
+    command = send.from_words(words[1:] if names_run else words)
+    return _deliver(options, runs.chosen(first if names_run else None), command)
 
 
-def _deliver(options: argparse.Namespace, run: finding.Run, command: dict[str, Any]) -> int:
+def _deliver(options: argparse.Namespace, run: runs.Run, command: dict[str, Any]) -> int:
     given = (("safe_point", options.at), ("epoch", options.epoch), ("global_step", options.step))
     when = {name: value for name, value in given if value is not None}
-    how = sending.How(options.wait, options.timeout, options.json, options.next)
-    return sending.send(run, command, when, options.id, how)
+    how = send.Delivery(options.wait, options.timeout, options.json, options.next)
+    return send.send(run, command, when, options.id, how)
 
 
 def _flush() -> None:
@@ -119,7 +124,7 @@ def _flush() -> None:
         try:
             sys.stdout.flush()
         except (OSError, ValueError):
-            telling.mute()
+            output.mute()
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
@@ -145,7 +150,9 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     # argparse takes no words after an option once it has some.
     words = [word for word in more if word == "-" or not word.startswith("-")]
     if more and (options.command != "send" or words != more):
-        parser.error(f"what is {next((word for word in more if word not in words), more[0])!r}?")
+        word = next((word for word in more if word not in words), more[0])
+        what = "is no option of" if word.startswith("-") else "is one word too many for"
+        parser.error(f"{word!r} {what} midrun {options.command}: leave it out")
     if options.command == "send":
         options.words += words
     return options
@@ -160,11 +167,11 @@ def _parser() -> _Parser:
         text = f"{does[0].upper()}{does[1:]}.{more}"
         return commands.add_parser(name, help=does, description=text)
 
-    status = command("status", "show how a run stands")
+    status = command("status", "show a run's state")
     _add_run(status)
     _add_json(status, "all that is known of it, for programs")
-    ls = command("ls", "list the runs in and below a folder", _LS)
-    ls.add_argument("dir", nargs="?", default=".", metavar="DIR", help="the folder (default: the current one)")
+    ls = command("ls", "list the runs in and below a directory", _LS)
+    ls.add_argument("dir", nargs="?", default=".", metavar="DIR", help="the directory (default: the current one)")
     _add_json(ls, "all that is known of them, for programs")
     _add_send(commands)
     pause = command("pause", "hold a run before its next optimizer step", " With --wait, return when it stands still.")
@@ -215,7 +222,7 @@ def _add_sending(parser: _Parser, *, is_timed: bool) -> None:
         type=_seconds,
         metavar="S",
         help=f"give up waiting after S seconds. A command that the run has not taken by then, or in "
-        f"{sending.TAKEN_HERE:g} s ({sending.TAKEN_ELSEWHERE:g} s on another host), is withdrawn",
+        f"{send.TAKEN_HERE:g} s ({send.TAKEN_ELSEWHERE:g} s on another host), is withdrawn",
     )
     waiting.add_argument("--next", action="store_true", help="if the run is not live, leave it for its next session")
     waiting.add_argument("--id", metavar="ID", help="the command's id (default: a new one)")
@@ -233,7 +240,7 @@ def _add_sending(parser: _Parser, *, is_timed: bool) -> None:
 def _count(text: str) -> int:
     count = int(text) if text.isascii() and text.isdigit() else -1
     if count < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 on, such as 10, not {text!r}")
     return count
 
 
@@ -243,5 +250,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not seconds >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"expected a number of seconds from 0 on, such as 2.5, not {text!r}")
     return seconds

@@ -10,7 +10,8 @@ from pydantic import Field, JsonValue, RootModel, create_model
 from midrun.command import Command
 from midrun.commands import artifacts, captures, hparam, optimizer, standstill
 from midrun.commands.kind import Arguments, Execution, Kind, When, absent
-from midrun.fs.control import LEGAL_ID, Form
+from midrun.fs.form import Form
+from midrun.fs.write import LEGAL_ID
 
 
 def by_name(kinds: Iterable[Kind]) -> dict[str, Kind]:

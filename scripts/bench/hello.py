@@ -1,4 +1,4 @@
-"""A plain pyfuse3 file system with one file, `hello`: the floor under what any FUSE view costs.
+"""A plain pyfuse3 file system with one file, `hello`: the floor under what any mount costs.
 
 python -m scripts.bench.hello MOUNTPOINT: mounts, prints "ready" and serves until its standard input ends.
 """

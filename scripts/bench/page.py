@@ -1,4 +1,4 @@
-"""The dashboard in a browser, for who measures what it costs a run, and how long the page itself stands still.
+"""The dashboard in a browser, for measuring what it costs a run, and how long the page itself stands still.
 
 python -m scripts.bench.page URL       opens the page in live mode; reads "on" and "off" from its standard input
 python -m scripts.bench.page           draws a chart of 100,000 points from a tree of its own, and prints a table

@@ -34,7 +34,7 @@ def use(root: Path) -> None:
         return lambda text: print_(fd, text)
 
     said, done = note("said"), note("done")
-    module.KEPT = KEPT
+    module.MOST_RECORDS = KEPT
     spool = Spool(root / "spool")
     spool.open()
     for drop in spool.drops():

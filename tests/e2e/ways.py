@@ -84,7 +84,7 @@ def _written(run: Run, path: str, text: str) -> Outcome:
         return outcome_of(run, new[0]["id"])
     newest = run.shown("control/errors.json")["errors"][0]
     assert newest["path"] == path
-    assert newest["face"] == "fuse"
+    assert newest["via"] == "fuse"
     return Outcome(detail=newest["errors"] or newest["message"])
 
 

@@ -42,8 +42,8 @@ class Trainer(Local):
         self.asked[f"read {path}"] += 1
         return await self._answered(None, await super().read(path))
 
-    async def write(self, path: str, data: bytes, *, check: bool = False, token: str | None = None) -> Any:
-        return await self._answered(f"write {path}", await super().write(path, data, check=check, token=token))
+    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:
+        return await self._answered(f"write {path}", await super().write(path, data, check=check, key=key))
 
     async def describe(self, path: str) -> Description:
         self.asked[f"describe {path}"] += 1

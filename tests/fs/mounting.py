@@ -204,7 +204,7 @@ class Mounted:
     def cat(self, path: str) -> str:
         return output("cat", self.path(path))
 
-    def mounted(self) -> list[mounts.Mount]:
+    def mounted(self) -> list[mounts.TableLine]:
         """All that is mounted below the folder."""
         return [mount for mount in mounts.table() if Path(mount.mountpoint).is_relative_to(self.folder)]
 

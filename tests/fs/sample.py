@@ -36,7 +36,7 @@ class Rate(BaseModel):
 class Metrics(Dir):
     """Metrics, which come and go."""
 
-    plain: ClassVar[bool] = True
+    one_value: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.values = {"train/loss": 0.25, "..": 1.0, "\ud800": 2.0, "x" * 300: 3.0}

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
-from midrun.fs.control import LONGEST_WRITE
 from midrun.fs.faults import Conflict, Fault, Gone, Invalid, NotFound, TimedOut, TooLarge
-from midrun.fs.inodes import ROOM, ROOT, Draft, Handle, Inode, Inodes, Snapshot
-from midrun.fs.operations import answered
+from midrun.fs.inodes import ROOM, ROOT, Content, Draft, Handle, Inode, Inodes
+from midrun.fs.operations import errno_only
 from midrun.fs.readers import OWN_PATIENCE, Interrupted, Readers, is_interrupted
 from midrun.fs.tree import Dir, Leaf, Node, file
 from midrun.fs.verbs import Description, Entry, Kind, Local
-from midrun.fs.view import Shot, View
+from midrun.fs.view import Rendered, View
+from midrun.fs.write import LONGEST_WRITE
 from tests.fs.mounting import end, start
 from tests.processes import stand_still
 
@@ -119,14 +119,14 @@ def test_a_snapshot_is_held_while_the_file_is_open_and_no_longer_than_a_second(m
     now = 100.0
     monkeypatch.setattr("midrun.fs.inodes.time.monotonic", lambda: now)
     inode = Inode(5, "x", entry())
-    inode.snapshot = Snapshot(Shot(b"1", 1), 0, now)
+    inode.content = Content(Rendered(b"1", 1), 0, now)
     assert inode.held(0) is None
     first, second = Handle(inode, 1), Handle(inode, 1)
-    first.use(inode.snapshot)
-    second.use(inode.snapshot)
+    first.use(inode.content)
+    second.use(inode.content)
     first.leave()
     first.leave()
-    assert inode.held(0) is inode.snapshot
+    assert inode.held(0) is inode.content
     assert inode.held(1) is None, "a bump voids it"
     assert not second.reads_on
     now += 1.1
@@ -134,7 +134,7 @@ def test_a_snapshot_is_held_while_the_file_is_open_and_no_longer_than_a_second(m
     assert second.reads_on
     assert second.data == b"1"
     second.leave()
-    assert (second.data, inode.snapshot.users) == (b"", 0)
+    assert (second.data, inode.content.users) == (b"", 0)
 
 
 # ---- drafts
@@ -156,11 +156,11 @@ def test_a_draft_may_be_written_over_but_has_no_holes_and_an_end() -> None:
     draft.put(10, b"abc")
     draft.put(11, b"X")
     draft.put(13, b"d")
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid, match="at byte 9, not at byte 14"):
         draft.put(9, b"x")
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid, match="at byte 15, not at byte 14"):
         draft.put(15, b"x")
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLarge, match=f"at most {LONGEST_WRITE} bytes, not {LONGEST_WRITE + 4}: "):
         draft.put(14, bytes(LONGEST_WRITE))
     assert draft.take() == b"aXcd"
 
@@ -262,7 +262,7 @@ async def test_a_wait_ends_with_a_signal_for_the_one_who_waits_alone(autojump_cl
 
 
 async def code_of(failure: BaseException) -> int:
-    @answered
+    @errno_only
     async def handler(self: object) -> None:
         raise failure
 
@@ -295,7 +295,7 @@ async def test_a_mistake_of_ours_is_told_once(capsys: pytest.CaptureFixture[str]
 async def test_who_waits_when_the_mount_ends_gets_an_answer_and_the_task_still_ends() -> None:
     codes = []
 
-    @answered
+    @errno_only
     async def handler(self: object) -> None:
         await trio.sleep_forever()
 

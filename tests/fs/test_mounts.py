@@ -73,8 +73,8 @@ def test_what_is_not_midruns_is_never_taken_away(tmp_path: Path) -> None:
 
 def test_a_source_names_the_face_and_the_run() -> None:
     for run in ("run-1", "a,b:c d\\040", "ü" * 300, ""):
-        mount = mounts.Mount(1, "0:1", "/x", mounts.KIND, mounts.source(4711, run))
+        mount = mounts.TableLine(1, "0:1", "/x", mounts.KIND, mounts.source(4711, run))
         assert mount.pid == 4711
         assert mount.source.isascii()
         assert not set(mount.source) & set(", \\")
-    assert mounts.Mount(1, "0:1", "/x", mounts.KIND, "sshfs").pid is None
+    assert mounts.TableLine(1, "0:1", "/x", mounts.KIND, "sshfs").pid is None

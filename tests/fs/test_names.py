@@ -34,8 +34,8 @@ HOSTILE += [
 @example("index.json")
 @example("\ud800\udc00")
 def test_every_name_has_a_file_name_that_linux_takes(name: str) -> None:
-    for plain in (False, True):
-        file_name = escape(name, plain=plain)
+    for one_value in (False, True):
+        file_name = escape(name, one_value=one_value)
         data = file_name.encode("utf-8")
         assert 0 < len(data) <= LONGEST_NAME
         assert file_name not in {".", "..", INDEX}
@@ -45,12 +45,12 @@ def test_every_name_has_a_file_name_that_linux_takes(name: str) -> None:
 
 @given(NAMES)
 def test_a_file_name_gives_its_name_back_unless_it_ends_in_a_hash(name: str) -> None:
-    for plain in (False, True):
-        file_name = escape(name, plain=plain)
+    for one_value in (False, True):
+        file_name = escape(name, one_value=one_value)
         if "%~" in file_name:
-            assert unescape(file_name, plain=plain) is None
+            assert unescape(file_name, one_value=one_value) is None
         else:
-            assert unescape(file_name, plain=plain) == name
+            assert unescape(file_name, one_value=one_value) == name
 
 
 @given(NAMES, NAMES)
@@ -94,10 +94,10 @@ def test_a_file_name_keeps_what_a_file_name_can_hold(name: str, file_name: str) 
 
 
 def test_a_plain_file_is_never_named_as_a_document() -> None:
-    assert escape("loss.json", plain=True) == "loss%2Ejson"
-    assert unescape("loss%2Ejson", plain=True) == "loss.json"
-    assert unescape("loss.json", plain=True) is None
-    assert escape("loss.json.gz", plain=True) == "loss.json.gz"
+    assert escape("loss.json", one_value=True) == "loss%2Ejson"
+    assert unescape("loss%2Ejson", one_value=True) == "loss.json"
+    assert unescape("loss.json", one_value=True) is None
+    assert escape("loss.json.gz", one_value=True) == "loss.json.gz"
 
 
 @pytest.mark.parametrize(

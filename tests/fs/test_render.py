@@ -101,13 +101,16 @@ def test_a_float_is_shown_in_full(value: float) -> None:
 
 @pytest.mark.parametrize("value", [[], {}, (1,), {1}, object(), Odd(), np.zeros(2), 1j])
 def test_a_plain_file_shows_nothing_but_one_value(value: object) -> None:
-    with pytest.raises(TypeError, match=r"one value, not a .*name the file \*\.json"):
+    with pytest.raises(TypeError, match=r"shows one value, .*, not an? .*: ") as caught:
         render("value", value)
+    # What a .json file does not show, either, is not to be put into one.
+    assert ("; name the file *.json" in str(caught.value)) == isinstance(value, dict)
+    assert (", not an Odd: " in str(caught.value)) == isinstance(value, Odd)
 
 
 @pytest.mark.parametrize("value", [None, 1, 0.5, "text", b"bytes", [1], (1, 2), True, {1}])
 def test_a_document_is_one_object(value: object) -> None:
-    with pytest.raises(TypeError, match=r"one object, not a "):
+    with pytest.raises(TypeError, match=r"one object, not (a [^aeiou]|an [aeiou])\w+: .*; return a dict"):
         render("index.json", value)
 
 

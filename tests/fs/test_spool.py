@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from midrun.fs import spool as module
-from midrun.fs.control import LEGAL_ID
 from midrun.fs.disk import append_whole, write_whole
-from midrun.fs.spool import KEPT, STATES, Drop, Spool, Taken
+from midrun.fs.spool import MOST_RECORDS, STATES, Drop, Owned, Spool
+from midrun.fs.write import LEGAL_ID
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -168,15 +168,15 @@ def test_what_is_no_name_of_a_file_is_no_id(id_: str) -> None:
 
 def test_done_keeps_the_last_1000_and_the_ids_of_all_stay_used(spool: Spool) -> None:
     spool.note("holds", "h0", record("h0"))
-    for number in range(KEPT + 5):
+    for number in range(MOST_RECORDS + 5):
         spool.put("done", record(f"h{number}"))
-        assert len(listing(spool, "done")) <= KEPT
-    assert listing(spool, "done") == sorted(f"h{number}.json" for number in range(5, KEPT + 5))
+        assert len(listing(spool, "done")) <= MOST_RECORDS
+    assert listing(spool, "done") == sorted(f"h{number}.json" for number in range(5, MOST_RECORDS + 5))
     assert listing(spool, "holds") == []
-    assert spool.used == {f"h{number}" for number in range(KEPT + 5)}
+    assert spool.used == {f"h{number}" for number in range(MOST_RECORDS + 5)}
     after = next_session(spool)
     assert after.used == spool.used
-    assert [found["id"] for found in after.left("done")] == [f"h{number}" for number in range(5, KEPT + 5)]
+    assert [found["id"] for found in after.left("done")] == [f"h{number}" for number in range(5, MOST_RECORDS + 5)]
     after.put("done", record("last"))
     assert "h5.json" not in listing(after, "done")
     assert next_session(after).used == {*spool.used, "last"}
@@ -186,7 +186,7 @@ def test_done_keeps_the_last_1000_and_the_ids_of_all_stay_used(spool: Spool) -> 
 def test_a_list_of_used_ids_that_was_cut_short_costs_no_other_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bytes
 ) -> None:
-    monkeypatch.setattr(module, "KEPT", 1)
+    monkeypatch.setattr(module, "MOST_RECORDS", 1)
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool/ids").write_bytes(torn)
     spool = Spool(tmp_path / "spool")
@@ -531,7 +531,7 @@ def test_a_file_that_can_not_be_rejected_leaves_no_reason_behind_at_each_attempt
 def test_rejected_keeps_the_newest_and_a_directory_among_them_stops_nothing(
     spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "KEPT", 5)
+    monkeypatch.setattr(module, "MOST_RECORDS", 5)
     monkeypatch.setattr(module, "_SLACK", 0)
     (spool.directory / "new/0.json").mkdir()
     for number in range(1, 12):
@@ -547,7 +547,7 @@ def test_rejected_keeps_the_newest_and_a_directory_among_them_stops_nothing(
 
 def test_a_spool_has_one_owner_in_another_process_or_in_the_same(spool: Spool) -> None:
     second = Spool(spool.directory)
-    with pytest.raises(Taken) as refused:
+    with pytest.raises(Owned) as refused:
         second.open()
     assert refused.value.strerror == "another run of this process has it"
     # A process loses its lock with any descriptor of the file that it closes.
@@ -562,7 +562,7 @@ def test_a_spool_has_one_owner_in_another_process_or_in_the_same(spool: Spool) -
 
 def test_a_spool_has_one_owner_by_whichever_path(spool: Spool, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(spool.directory)
-    with pytest.raises(Taken):
+    with pytest.raises(Owned):
         Spool(tmp_path / "link").open()
     assert what_another_process_hears(tmp_path / "link") == "another process has it"
 
@@ -577,7 +577,7 @@ def test_to_open_it_again_changes_nothing(spool: Spool) -> None:
 def test_the_lock_goes_with_its_owner_even_by_kill(tmp_path: Path) -> None:
     with another_process(tmp_path / "spool") as (owner, said):
         assert said == "owned"
-        with pytest.raises(Taken) as refused:
+        with pytest.raises(Owned) as refused:
             Spool(tmp_path / "spool").open()
         assert refused.value.strerror == "another process has it"
         owner.send_signal(signal.SIGKILL)
@@ -591,14 +591,14 @@ def test_the_lock_goes_with_its_owner_even_by_kill(tmp_path: Path) -> None:
 PARENT = """
 import os, signal, sys
 from pathlib import Path
-from midrun.fs.spool import Spool, Taken
+from midrun.fs.spool import Spool, Owned
 spool = Spool(Path(sys.argv[1]))
 spool.open()
 ready, told = os.pipe()
 if os.fork() == 0:
     try:
         Spool(Path(sys.argv[1])).open()
-    except Taken as error:
+    except Owned as error:
         print("child:", error.strerror, flush=True)
     os.write(told, b"1")
     sys.stdin.readline()
@@ -724,7 +724,7 @@ def test_torn_and_foreign_files_among_the_records_are_put_aside_and_stop_nothing
 def test_a_directory_that_lies_among_old_records_stops_no_new_one(
     spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "KEPT", 2)
+    monkeypatch.setattr(module, "MOST_RECORDS", 2)
     (spool.directory / "done/a.json").mkdir()
     after = next_session(spool)
     for id_ in ("b", "c", "d"):

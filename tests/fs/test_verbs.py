@@ -173,25 +173,28 @@ async def test_a_value_that_does_not_come_is_its_readers_fault(way: str) -> None
         await until(lambda: root.shown["live"] == 2)
         root.later.get().fail(Conflict("held"))
         root.later.get().resolve([1])
-    assert sorted(caught, key=str) == [
-        (Conflict, "held"),
-        (Fault, "'live' failed: TypeError: a plain file shows one value, not a list: [1]; name the file *.json"),
-    ]
+    wrong = (
+        "'live' failed: TypeError: a plain file shows one value, which is text, bytes, a bool, a real number or None, "
+        "not a list: [1]; return one, or a dict from a file named *.json"
+    )
+    assert sorted(caught, key=str) == [(Conflict, "held"), (Fault, wrong)]
 
 
 FAULTS: list[tuple[Callable[[Verbs], Awaitable[Any]], type[Fault], str]] = [
     (lambda verbs: verbs.read("none"), NotFound, "'none': no such file or directory"),
     (lambda verbs: verbs.list("none"), NotFound, "'none': no such file or directory"),
-    (lambda verbs: verbs.describe("a//b"), NotFound, "'a//b': no such file or directory"),
+    (lambda verbs: verbs.describe("a//b"), NotFound, "'a//b' is no path: a segment of it is empty, '.' or '..', or"),
     (lambda verbs: verbs.read("\udc80"), NotFound, "'\udc80': no such file or directory"),
     (lambda verbs: verbs.write("none", b""), NotFound, "'none': no such file or directory"),
-    (lambda verbs: verbs.read("step/x"), NotADirectory, "'step/x': 'x' is looked for in a file"),
-    (lambda verbs: verbs.list("step"), NotADirectory, "'step' is a file: read it"),
+    (lambda verbs: verbs.read("step/x"), NotADirectory, "'step/x': 'step' is a file, not a directory: read it"),
+    (lambda verbs: verbs.list("step"), NotADirectory, "'step' is a file, not a directory: read it"),
+    (lambda verbs: verbs.list("artifacts"), NotADirectory, "'artifacts' is a link, not a directory of this tree: open"),
+    (lambda verbs: verbs.read("artifacts/x"), NotADirectory, "'artifacts/x': 'artifacts' is a link, not a directory"),
     (lambda verbs: verbs.read("metrics"), IsADirectory, "'metrics' is a directory: list it"),
     (lambda verbs: verbs.read("artifacts"), IsADirectory, "'artifacts' is a link"),
     (lambda verbs: verbs.read("broken"), Fault, "'broken' failed: ZeroDivisionError: by nought"),
     (lambda verbs: verbs.read("refused"), Refused, "never: \ud800 é"),
-    (lambda verbs: verbs.write("step", b"1"), ReadOnly, "this file is read-only"),
+    (lambda verbs: verbs.write("step", b"1"), ReadOnly, "'step' shows a value and takes none: read it"),
     (lambda verbs: verbs.write("busy", b'{"value": 1}'), Conflict, "held"),
     (lambda verbs: verbs.write("rate", b'{"value": "1"}'), Invalid, "rate: value: Input should be a valid number"),
 ]

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from midrun.fs.faults import Fault, NotFound
-from midrun.fs.view import MEMORY, Shot, View
+from midrun.fs.view import MEMORY, Rendered, View
 from tests.fs.busy import Changing, Trainer, showing
 
 
@@ -32,17 +32,17 @@ async def test_a_value_is_kept_for_100_ms(clock: MockClock, root: Changing, trai
 @trio_test
 async def test_a_crowd_of_readers_makes_one_question(clock: MockClock, root: Changing, trainer: Trainer) -> None:
     trainer.delay = 0.05
-    shots: list[Shot] = []
+    answers: list[Rendered] = []
 
     async def read(view: View) -> None:
-        shots.append(await view.read("step"))
+        answers.append(await view.read("step"))
 
     async with showing(trainer) as view:
         async with trio.open_nursery() as nursery:
             for _ in range(300):
                 nursery.start_soon(read, view)
-        assert len({id(shot) for shot in shots}) == 1
-        assert len(shots) == 300
+        assert len({id(rendered) for rendered in answers}) == 1
+        assert len(answers) == 300
         assert trainer.asked == {"describe step": 1, "read step": 1}
         async with trio.open_nursery() as nursery:
             for _ in range(300):
@@ -91,7 +91,7 @@ async def test_a_bump_voids_an_answer_that_is_under_way(
         seen[name] = (await view.read("step")).data
 
     async with showing(trainer) as view:
-        await view.look("step")
+        await view.describe("step")
         async with trio.open_nursery() as nursery:
             trainer.delay = old_takes
             nursery.start_soon(read, view, "before")
@@ -126,14 +126,14 @@ async def test_a_reader_that_leaves_takes_nobody_along(clock: MockClock, root: C
 @trio_test
 async def test_what_was_not_found_may_be_there_100_ms_later(clock: MockClock, root: Changing, trainer: Trainer) -> None:
     async with showing(trainer) as view:
-        for ask in (view.read, view.look, view.list):
+        for ask in (view.read, view.describe, view.list):
             with pytest.raises(NotFound):
                 await ask("new")
         root.members_["new"] = 1
         with pytest.raises(NotFound):
             await view.read("new")
         await trio.sleep(0.1001)
-        assert (await view.look("new"))["kind"] == "file"
+        assert (await view.describe("new"))["kind"] == "file"
         assert (await view.read("new")).data == b"1\n"
 
 
@@ -252,21 +252,21 @@ async def test_the_moment_of_change_stays_while_the_bytes_are_the_same(
         assert changed.changed_ns > first.changed_ns
         usage = await view.read("rate")
         assert (await view.read("rate")).changed_ns == usage.changed_ns, "also of what is never kept"
-        assert view.changed("step", Shot(b"8\n", 1)).changed_ns == changed.changed_ns
-        assert view.changed("step", Shot(b"9\n", 1)).changed_ns == 1
-        assert view.changed("none", Shot(b"", 1)).changed_ns == 1
+        assert view.changed("step", Rendered(b"8\n", 1)).changed_ns == changed.changed_ns
+        assert view.changed("step", Rendered(b"9\n", 1)).changed_ns == 1
+        assert view.changed("none", Rendered(b"", 1)).changed_ns == 1
 
 
 @trio_test
 async def test_what_is_at_hand_can_be_had_from_any_thread(clock: MockClock, root: Changing, trainer: Trainer) -> None:
     async with View(trainer, lambda: trainer.generation) as view:
-        shot = await view.read("step")
-        seen: list[Shot | None] = []
+        rendered = await view.read("step")
+        seen: list[Rendered | None] = []
         thread = threading.Thread(target=lambda: seen.extend([view.at_hand("step"), view.at_hand("none")]))
         thread.start()
         thread.join()
         assert seen[1] is None
-        assert seen[0] is shot or time.time_ns() - shot.changed_ns > 100_000_000
+        assert seen[0] is rendered or time.time_ns() - rendered.changed_ns > 100_000_000
 
 
 @trio_test
@@ -275,12 +275,12 @@ async def test_what_is_declared_is_looked_at_once(clock: MockClock, root: Changi
     async with showing(trainer) as view:
         for _ in range(3):
             for path in ("step", "metrics", "m", "newest"):
-                await view.look(path)
+                await view.describe(path)
             await trio.sleep(1)
             trainer.generation += 1
         assert [trainer.asked[f"describe {path}"] for path in ("step", "metrics", "m", "newest")] == [1, 1, 3, 3]
         root.link = "/disk/2"
-        assert (await view.look("newest"))["target"] == "/disk/2", "a link may point elsewhere by and by"
+        assert (await view.describe("newest"))["target"] == "/disk/2", "a link may point elsewhere by and by"
 
 
 @trio_test
@@ -306,7 +306,7 @@ async def test_an_entry_that_nobody_has_listed_is_asked_for(clock: MockClock, ro
     async with showing(trainer) as view:
         for _ in range(3):
             assert (await view.entry("metrics/train%2Floss"))["kind"] == "file"
-            assert (await view.look("metrics/train%2Floss"))["doc"] == "The metric train/loss."
+            assert (await view.describe("metrics/train%2Floss"))["doc"] == "The metric train/loss."
         assert trainer.asked == {"describe metrics/train%2Floss": 1}
         with pytest.raises(NotFound):
             await view.entry("metrics/none")

@@ -19,10 +19,10 @@ async def test_when_no_answer_comes_in_200_ms_the_last_value_is_shown_with_its_a
         first = await view.read("step")
         trainer.get_stuck()
         await trio.sleep(1)
-        shot, took = await timed(lambda: view.read("step"))
+        rendered, took = await timed(lambda: view.read("step"))
         assert took == 0.2
-        assert (shot.data, shot.changed_ns) == (first.data, first.changed_ns)
-        assert shot.age == pytest.approx(1.2)
+        assert (rendered.data, rendered.changed_ns) == (first.data, first.changed_ns)
+        assert rendered.age == pytest.approx(1.2)
         assert view.at_hand("step") is None
 
 
@@ -32,8 +32,8 @@ async def test_an_answer_within_200_ms_is_waited_for(clock: MockClock, root: Cha
         await view.read("step")
         await trio.sleep(1)
         root.step, trainer.delay = 8, 0.19
-        shot, took = await timed(lambda: view.read("step"))
-        assert (shot.data, shot.age, took) == (b"8\n", 0.0, 0.19)
+        rendered, took = await timed(lambda: view.read("step"))
+        assert (rendered.data, rendered.age, took) == (b"8\n", 0.0, 0.19)
 
 
 @trio_test
@@ -49,7 +49,7 @@ async def test_after_one_late_answer_old_values_are_shown_at_once(
         await trio.sleep(1)
         begun = trio.current_time()
         for name in root.members_:
-            assert (await view.look(name))["name"] == name
+            assert (await view.describe(name))["name"] == name
             assert (await view.read(name)).age > 0
         assert (await view.list(""))[-1]["name"] == "m499"
         assert trio.current_time() - begun == pytest.approx(0.2)
@@ -65,13 +65,13 @@ async def test_a_view_recovers_once_the_trainer_answers(clock: MockClock, root: 
         root.step = 8
         trainer.get_free()
         await wait_all_tasks_blocked()
-        shot = view.at_hand("step")
-        assert shot is not None, "an answer that comes late is kept all the same"
-        assert (shot.data, shot.age) == (b"7\n", 0.0)
+        rendered = view.at_hand("step")
+        assert rendered is not None, "an answer that comes late is kept all the same"
+        assert (rendered.data, rendered.age) == (b"7\n", 0.0)
         await trio.sleep(1)
         trainer.delay = 0.1
-        shot, took = await timed(lambda: view.read("step"))
-        assert (shot.data, took) == (b"8\n", 0.1), "it waits for answers again"
+        rendered, took = await timed(lambda: view.read("step"))
+        assert (rendered.data, took) == (b"8\n", 0.1), "it waits for answers again"
 
 
 @trio_test
@@ -113,9 +113,9 @@ async def test_with_no_value_yet_a_reader_waits_and_is_told(
             assert fault.message.startswith(f"'step': the run did not answer within {patience:g} s")
             assert took == patience, known
             trainer.get_free()
-            await view.look("step")
+            await view.describe("step")
             trainer.get_stuck()
-        for ask in (view.list, view.look):
+        for ask in (view.list, view.describe):
             fault, took = await timed(lambda ask=ask: ask("metrics"))  # type: ignore[misc]
             assert (type(fault), took) == (TimedOut, 5.0)
 
@@ -194,7 +194,7 @@ async def test_what_has_gone_is_not_shown_as_old(clock: MockClock, root: Changin
         del root.members_["m"]
         assert (await view.read("m")).data == b"1\n", "for 100 ms it may"
         await trio.sleep(0.11)
-        for ask in (view.read, view.look):
+        for ask in (view.read, view.describe):
             with pytest.raises(NotFound):
                 await ask("m")
         root.members_["m"] = 2

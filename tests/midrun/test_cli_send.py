@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from midrun.cli import main, sending
+from midrun.cli import main, send
 from tests.e2e.machine import wait_for
 from tests.midrun.commandline import complaint, made_up, midrun, put
 
@@ -151,6 +151,12 @@ def test_a_command_that_is_not_taken_is_withdrawn(run: Path) -> None:
     assert list((run / "spool/new").iterdir()) == []
 
 
+def test_what_helps_when_a_command_is_not_taken_is_told(run: Path) -> None:
+    told = complaint("send", "x", "--timeout", "0", "--id", "mine", code=1)
+    assert "did not take mine in 0 s, and it was withdrawn" in told
+    assert told.endswith("its process is stopped, or very busy; send it again when the run goes on\n")
+
+
 def test_a_command_that_is_taken_while_it_is_withdrawn_is_sent(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +189,16 @@ def test_a_refusal_says_which_field_and_why(detail: object, told: str, taker: Ca
     taker(refused(detail=detail, status=422))
     assert "midrun: x is refused: " in (line := complaint("send", "x", "value=much", "--wait", code=2))
     assert told in line
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, 2), (405, 2), (413, 2), (422, 2), (409, 1), (410, 1), (503, 1), (504, 1)]
+)
+def test_a_refusal_of_what_may_be_taken_another_time_is_code_1(
+    status: int, code: int, taker: Callable[..., Taker]
+) -> None:
+    taker(refused(detail="not now", status=status))
+    assert complaint("send", "x", code=code) == "midrun: x is refused: not now\n"
 
 
 def test_a_used_id_is_refused(run: Path) -> None:
@@ -218,6 +234,13 @@ def test_the_outcome_says_what_was_changed(taker: Callable[..., Taker]) -> None:
     assert out == 'mine succeeded at step 7\n  optimizers/0/groups/0/lr 0.01 -> 0.0005\n  notes: ["and more"]\n'
 
 
+def test_a_result_that_is_nought_or_false_is_told(taker: Callable[..., Taker]) -> None:
+    result: dict[str, Any] = {"count": 0, "done": False, "loss": 0.0, "no": None, "list": [], "object": {}, "text": ""}
+    taker(into("done", **{**OVER, "result": result}))
+    _, out, _ = midrun("send", "x", "--id", "mine", "--wait")
+    assert out == "mine succeeded at step 7\n  count: 0\n  done: false\n  loss: 0\n"
+
+
 def test_json_is_the_whole_record(taker: Callable[..., Taker]) -> None:
     taker(into("done", **OVER))
     assert json.loads(midrun("send", "x", "--id", "mine", "--json")[1]) == {"id": "mine", "kind": "x", **OVER}
@@ -249,7 +272,7 @@ def test_the_wait_ends_when_the_run_has_died(
         (run / ".aside").write_text(json.dumps({**record, "session": {**record["session"], "pid": None}}))
         (run / ".aside").rename(run / "run.json")
 
-    monkeypatch.setattr(sending, "_LAST_WORDS", 0.1)
+    monkeypatch.setattr(send, "_LAST_WORDS", 0.1)
     taker(die)
     assert main(["send", "x", "--wait", "--id", "mine"]) == 1
     assert "the run is gone and mine is executing for good" in capsys.readouterr().err

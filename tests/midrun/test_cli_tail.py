@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from midrun.cli.tailing import entry
-from midrun.cli.telling import clock
+from midrun.cli.output import clock
+from midrun.cli.tail import entry
 from tests.midrun.commandline import made_up, midrun
 
 LR = {"what": "optimizers/0/groups/0/lr", "old": 0.01, "new": 0.0005}

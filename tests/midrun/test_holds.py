@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from midrun.command import Command
 from midrun.commands.kind import EVALUATION, POINTS
-from midrun.fs.control import Writer
 from midrun.fs.faults import Conflict, NotFound
+from midrun.fs.write import Writer
 from tests.midrun.models import (
     batches,
     document,
@@ -107,7 +107,7 @@ def test_a_hold_that_is_over_says_who_let_it_go_and_how_long_it_lasted(tmp_path:
 
     def act() -> None:
         paused.append(held(model).command)
-        settled(model.live.tree.write("control/continue", b"", writer=Writer(face="rest")))
+        settled(model.live.tree.write("control/continue", b"", writer=Writer(via="rest")))
 
     steer(model, tmp_path, act)
     result = done(model.live, paused[0])

@@ -32,9 +32,9 @@ from hypothesis.stateful import (
 
 from midrun.command import Command
 from midrun.commands import KINDS
-from midrun.fs.control import Writer
 from midrun.fs.faults import Fault
 from midrun.fs.later import Later
+from midrun.fs.write import Writer
 from midrun.run import Run
 from tests.midrun.models import Staged, batches, only_directory, run_of, settled, trainer
 from tests.midrun.steering_reference import (

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from midrun.fs import names
-from midrun.fs.control import Form, Writer
 from midrun.fs.faults import Invalid
+from midrun.fs.form import Form
 from midrun.fs.later import Later
 from midrun.fs.tree import Control, Dir, Leaf, Link, Node, file
+from midrun.fs.write import Writer
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
@@ -142,8 +143,8 @@ class ControlDir(Dir):
             "args": document.get("args", {}) if "kind" in document else document,
             "execution": document.get("execution", {}),
             "status": "queued",
-            "source": writer.face,
-            "via": writer.face,
+            "source": writer.via,
+            "via": writer.via,
             "submitted": time.time(),
             "started": None,
             "finished": None,

@@ -17,14 +17,15 @@ from typing import Annotated, Any, Literal, TypedDict, cast
 import trio
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from midrun.fs.control import Form, Writer
 from midrun.fs.face import Face
 from midrun.fs.faults import Conflict, Fault
+from midrun.fs.form import Form
 from midrun.fs.later import Later
 from midrun.fs.tree import Control as Written
 from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
 from midrun.fs.verbs import Local
 from midrun.fs.view import View
+from midrun.fs.write import Writer
 from midrun.web.face import serve
 from midrun.web.site import Site
 
@@ -53,7 +54,7 @@ class Metrics(Dir):
 
     @file("index.json")
     def index(self) -> dict[str, float]:
-        """All of them, by their plain names."""
+        """All of them, by their unescaped names."""
         return METRICS
 
     def members(self) -> Iterable[str]:
@@ -196,25 +197,25 @@ class Command(RootModel[Annotated[Pause | Resize, Field(discriminator="kind")]])
 
 
 class Asked(TypedDict):
-    """What came of a write: its token."""
+    """What came of a write: its key."""
 
     id: str | None
 
 
 class Asking(Dir):
-    """A directory that notes by which token each of its files is written."""
+    """A directory that notes by which key each of its files is written."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str | None]] = []
         self.late: Later | None = None
 
     def ask(self, name: str, writer: Writer) -> Asked | Later:
-        self.asked.append((name, writer.token))
-        return {"id": writer.token} if self.late is None else self.late
+        self.asked.append((name, writer.key))
+        return {"id": writer.key} if self.late is None else self.late
 
 
 def asks(name: str, doc: str, arguments: type[BaseModel] = Nothing) -> Written[Any, Any]:
-    """Declare a control file that answers with the token by which it was written."""
+    """Declare a control file that answers with the key by which it was written."""
     return Written(Form(name, doc, arguments), lambda owner, _, writer: owner.ask(name, writer))
 
 

@@ -12,7 +12,7 @@ import pytest
 from midrun.fs import names
 from midrun.fs.render import render
 from midrun.fs.tree import Dir, Leaf, Link
-from midrun.fs.view import KEPT
+from midrun.fs.view import CURRENT_FOR
 from midrun.web import nodes
 from midrun.web.nodes import href
 from midrun.web.site import Site
@@ -268,10 +268,10 @@ def test_a_value_of_a_run_that_does_not_answer_says_how_old_it_is(client: Client
     root.model.at_once = True
     assert "x-midrun-age" not in client.simulate_get("/files/model/busy").headers
     root.model.at_once = False
-    time.sleep(KEPT)  # for so long a value is current, whatever the run does
+    time.sleep(CURRENT_FOR)  # for so long a value is current, whatever the run does
     answer = client.simulate_get("/files/model/busy")
     assert answer.content == b"made\n"
-    assert float(answer.headers["x-midrun-age"]) >= KEPT
+    assert float(answer.headers["x-midrun-age"]) >= CURRENT_FOR
     root.model.pending.get(timeout=10).resolve("made again")
     wait_until(lambda: client.simulate_get("/files/model/busy").content == b"made again\n")
 

@@ -154,11 +154,11 @@ def test_a_run_that_does_not_answer_holds_the_document_up_once(
 ) -> None:
     asked: list[str] = []
 
-    async def look(path: str) -> Description:
+    async def describe(path: str) -> Description:
         asked.append(path)
         raise TimedOut("too busy")
 
-    monkeypatch.setattr(site.view, "look", look)
+    monkeypatch.setattr(site.view, "describe", describe)
     assert "/commands/{id}" in client.simulate_get("/openapi.json").json["paths"]
     assert len(asked) == 1
 
@@ -171,7 +171,7 @@ def test_a_node_that_is_not_there_yet_is_documented_without_a_schema() -> None:
 def test_definitions_inside_a_node_s_schema_are_found_from_the_document_s_root() -> None:
     rows = (Route("/control/scale", "Scale it", node="control/scale", post=write),)
     with shown(Root()) as site:
-        described = site.ask(lambda: site.view.look("control/scale"))
+        described = site.ask(lambda: site.view.describe("control/scale"))
     made = document(rows, {"control/scale": described}, "1")
     body = made["paths"]["/control/scale"]["post"]["requestBody"]
     assert body["required"]

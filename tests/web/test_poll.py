@@ -15,7 +15,7 @@ import trio
 
 from midrun.fs import names
 from midrun.fs.later import Later
-from midrun.fs.view import KEPT
+from midrun.fs.view import CURRENT_FOR
 from midrun.web.app import make_app
 from midrun.web.hosts import Hosts
 from midrun.web.nodes import LIVE_READERS, href
@@ -305,7 +305,7 @@ def test_the_age_is_that_of_the_oldest_node_and_no_change(
     asked = ["state/status", "model/busy"]
     first = poll(client, asked)
     root.model.at_once = False
-    now += KEPT + 2.5
+    now += CURRENT_FOR + 2.5
     late = poll(client, asked, first["revision"])
     assert (late["age"], late["nodes"], late["revision"]) == (2.6, {}, first["revision"])
     root.model.pending.get(timeout=10).resolve("made")

@@ -154,7 +154,7 @@ def test_a_mistake_of_ours_is_logged_whole_and_told_in_short(site: Site, capsys:
     client = Client(make_app(site, Hosts.of_machine({}, "", ()), [Route("/crash", get=crash)]))
     answer = client.simulate_get("/crash")
     assert answer.status_code == 500
-    assert answer.json["detail"].startswith("a mistake in midrun's web face (ZeroDivisionError)")
+    assert answer.json["detail"].startswith("a bug in midrun's REST server (ZeroDivisionError)")
     assert "secret" not in answer.text
     logged = capsys.readouterr().err
     assert "a secret" in logged

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from midrun.fs.control import LONGEST_WRITE
+from midrun.fs.write import LONGEST_WRITE
 from midrun.web import server
 from tests.web.sample import Root, Served, serving, wait_until
 

@@ -202,7 +202,7 @@ def test_a_page_shows_nothing_of_another_run_under_its_address_and_does_not_stee
     alert = page.get_by_role("alert")
     expect(page.get_by_label("Run", exact=True)).to_contain_text("nothing was done")
     expect(alert).to_contain_text("Another run answers under this address now")
-    expect(pill(page)).to_have_text("gone")
+    expect(pill(page)).to_have_text("another run")
     step = fact(page, "Step")
     press(page, "Refresh")
     polled(page, 1)

@@ -133,7 +133,7 @@ def test_stop_asks_first_and_then_ends_training_and_the_page_keeps_the_last_valu
     expect(page.get_by_role("alert")).to_contain_text(
         re.compile(r"The run has ended: it was told to stop\..* as of \d")
     )
-    expect(pill(page)).to_have_text(re.compile("finished|gone"))
+    expect(pill(page)).to_have_text(re.compile("finished|ended"))
     assert json.loads((run.directory / "run.json").read_text())["session"]["stopped_by"] == "rest"
     assert "stopped by rest at step" in (run.directory / "midrun.log").read_text()
     assert 0 < number(fact(page, "Step")) <= run.last_state()["global_step"]
@@ -175,8 +175,8 @@ def test_a_learning_rate_and_a_tunable_are_set_and_a_wrong_value_changes_nothing
         expect(form.get_by_role("textbox")).to_have_value("")
     wait_for(lambda: (rate(run), strength(run)) == (5e-4, 0.25), "both are set")
     for form, kind, change, told in (
-        (rate_form, "set_learning_rate", (0.01, 5e-4), "Set learning rate: done, lr of Adam 0.01 → 5e-4"),
-        (strength_form, "set_hparam", (0.0, 0.25), "Set hparam: done, hparams.l2 0 → 0.25"),
+        (rate_form, "set_learning_rate", (0.01, 5e-4), "Set learning rate: succeeded, lr of Adam 0.01 → 5e-4"),
+        (strength_form, "set_hparam", (0.0, 0.25), "Set hparam: succeeded, hparams.l2 0 → 0.25"),
     ):
         done(run, kind)
         [entry] = logged(run, kind)
@@ -218,7 +218,7 @@ def test_every_kind_that_the_run_takes_is_offered_and_can_be_sent(watch: Watch) 
     assert done(run, "set_optimizer_option")["args"]["value"] == [0.5, 0.75]
     options = run.shown("state/optimizers.json")["optimizers"][0]["groups"][0]["options"]
     assert options["betas"] == [0.5, 0.75]
-    expect(form.get_by_role("status")).to_contain_text("Set optimizer option: done")
+    expect(form.get_by_role("status")).to_contain_text("Set optimizer option: succeeded")
     expect(form.locator("small.wrong")).to_have_count(0)
 
     form = command(page, "snapshot")
@@ -252,7 +252,7 @@ def test_a_checkpoint_for_later_waits_in_the_queue_and_one_can_be_taken_back(wat
     file = run.directory / "spool/done" / f"{ids[never]}.json"
     wait_for(file.exists, "it is over")
     assert json.loads(file.read_text())["status"] == "cancelled"
-    expect(page.get_by_role("list", name="Done").get_by_text(ids[never], exact=True)).to_be_visible()
+    expect(page.get_by_role("list", name="Finished").get_by_text(ids[never], exact=True)).to_be_visible()
     press(page, "Resume")
     file = run.directory / "spool/done" / f"{ids[due]}.json"
     wait_for(file.exists, "it is done")

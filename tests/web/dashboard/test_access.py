@@ -41,7 +41,7 @@ def test_axe_finds_nothing_wrong_whatever_is_open(opening: Opening, board: Board
     page = visit.page
     open_all(page)
     page.get_by_label("Command", exact=True).select_option("knead")
-    page.get_by_label("Value (needed)").fill("abc")
+    page.get_by_label("Value (required)").fill("abc")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.locator(".command .wrong")).not_to_have_count(0)
     card(page, "train/loss").get_by_role("button", name="Larger").press("Enter")
@@ -81,7 +81,7 @@ def test_nothing_is_wider_than_the_page(opening: Opening, board: Board) -> None:
             resize(page, width)
             assert too_wide(page) == [], width
             assert page.evaluate("document.documentElement.scrollWidth") == width
-    assert page.get_by_label("Value (needed)").evaluate("(field) => field.clientWidth") < 1000
+    assert page.get_by_label("Value (required)").evaluate("(field) => field.clientWidth") < 1000
 
 
 def too_wide(page: Page) -> list[str]:

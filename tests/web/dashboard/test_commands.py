@@ -26,7 +26,7 @@ def test_a_kind_that_no_dashboard_has_heard_of_has_its_form(opening: Opening, bo
     visit = opening(board)
     form = kneading(visit.page)
     expect(form.locator("p").first).to_have_text("Knead the dough.\n\nIt rises afterwards.")
-    value, unit, gently = form.get_by_label("Value (needed)"), form.get_by_label("Unit"), form.get_by_label("Gently")
+    value, unit, gently = form.get_by_label("Value (required)"), form.get_by_label("Unit"), form.get_by_label("Gently")
     expect(value).to_have_accessible_description("The amount. (at least 0)")
     expect(unit).to_have_accessible_description("What it is counted in.")
     expect(gently).to_have_accessible_description("Whether with care.")

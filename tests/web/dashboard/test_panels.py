@@ -65,21 +65,21 @@ def test_panels_show_the_nodes_that_a_run_has(opening: Opening, board: Board) ->
     assert visit.was_clean()
 
 
-def test_speed_and_time_left_are_those_of_a_run_that_goes_on(opening: Opening, board: Board) -> None:
+def test_pace_and_time_left_are_those_of_a_run_that_goes_on(opening: Opening, board: Board) -> None:
     board.pace = {"steps_per_second": 12.5, "seconds_left": 3700.0}
     visit = opening(board)
     page = visit.page
     facts = page.locator(".facts > div")
-    expect(facts.filter(has_text="Speed")).to_have_text("Speed12.5 steps/s")
+    expect(facts.filter(has_text="Pace")).to_have_text("Pace12.5 steps/s")
     expect(facts.filter(has_text="Time left")).to_have_text("Time leftabout 1 h 1 min")
     expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.375")
     expect(page.locator(".progress")).to_contain_text("37.5 %")
     board.pace["steps_per_second"] = 0.125
     refresh(page)
-    expect(facts.filter(has_text="Speed")).to_have_text("Speed8 s/step")
+    expect(facts.filter(has_text="Pace")).to_have_text("Pace8 s/step")
     board.status = "held"
     refresh(page)
-    expect(facts.filter(has_text="Speed")).to_have_text(f"Speed{NOTHING}")
+    expect(facts.filter(has_text="Pace")).to_have_text(f"Pace{NOTHING}")
     expect(facts.filter(has_text="Time left")).to_have_text("Time leftabout 1 h 1 min when it goes on")
     board.status = "finished"
     refresh(page)

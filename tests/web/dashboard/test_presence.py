@@ -58,7 +58,7 @@ def test_a_run_that_stops_answering_is_told_and_so_is_that_it_is_back(opening: O
     expect(page.locator(".pill")).to_have_text("running")
     for name in off:
         expect(page.get_by_role("button", name=name, exact=True).last).to_be_enabled()
-    expect(page.get_by_label("Value (needed)")).to_have_value("7")
+    expect(page.get_by_label("Value (required)")).to_have_value("7")
     expect(page.get_by_label("depth")).to_have_value("4")
     assert visit.was_clean(may_be_cut=True)
 
@@ -83,7 +83,7 @@ def test_of_another_run_under_the_same_address_nothing_is_shown(opening: Opening
     refresh(page)
     alert = page.locator("main > [role=alert]")
     expect(alert).to_contain_text("Another run answers under this address now.")
-    expect(page.locator(".pill")).to_have_text("gone")
+    expect(page.locator(".pill")).to_have_text("another run")
     for _ in range(3):
         page.clock.run_for(20_000)
         refresh(page)

@@ -115,7 +115,7 @@ def test_what_the_run_did_not_answer_in_time_is_sent_again_under_the_same_key(op
     assert first == second != third
     board.given = [record(1, id=third, kind="knead", status="succeeded", finished=time.time(), result={})]
     refresh(page)
-    expect(form.locator("output")).to_contain_text("Knead: done")
+    expect(form.locator("output")).to_contain_text("Knead: succeeded")
     assert visit.was_clean(allow_statuses={504})
 
 
@@ -169,7 +169,47 @@ def test_a_pause_for_later_leaves_the_button_for_one_now(opening: Opening, board
 def test_a_command_that_changes_nothing_says_so(opening: Opening, board: Board) -> None:
     board.given = [record(1, kind="set_learning_rate", status="succeeded", result={"changes": []})]
     visit = opening(board)
-    expect(visit.page.get_by_role("list", name="Done")).to_contain_text("done, nothing has changed")
+    expect(visit.page.get_by_role("list", name="Finished")).to_contain_text("succeeded, nothing has changed")
+    assert visit.was_clean()
+
+
+def test_what_else_a_result_says_is_shown(opening: Opening, board: Board) -> None:
+    result = {
+        "notes": ["take care"],
+        "steps_skipped": 0,
+        "is_new": False,
+        "limits": {"low": 1},
+        "<b>text</b>": "y" * 100,
+        "none": None,
+        "empty": [],
+        "nothing": {},
+        "blank": "",
+    }
+    board.given = [record(1, kind="knead", status="succeeded", result=result)]
+    visit = opening(board)
+    [outcome] = visit.page.get_by_role("list", name="Finished").locator("li > div:nth-child(2)").all_inner_texts()
+    said = f'take care, steps skipped: 0, is new: false, limits: {{"low":1}}, <b>text</b>: {"y" * 80}…'
+    assert outcome.split(", ", 1)[1] == said
+    assert visit.was_clean()
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("rest", "over REST"),
+        ("fuse", "through the mount"),
+        ("spool", "by a file in the spool"),
+        ("command line", "from the command line"),
+        ("hook", "by a shell hook"),
+        ("script", "by a script"),
+        ("python", "from Python"),
+        ("toString", "by toString"),
+    ],
+)
+def test_who_asked_is_told_in_words(opening: Opening, board: Board, source: str, told: str) -> None:
+    board.given = [record(1, source=source)]
+    visit = opening(board)
+    expect(visit.page.get_by_role("list", name="Waiting and running")).to_contain_text(f"{told}, ")
     assert visit.was_clean()
 
 
@@ -206,17 +246,17 @@ def test_a_command_s_words_are_those_of_the_page_and_link_the_file_that_it_wrote
     ]
     visit = opening(board)
     page = visit.page
-    items = page.get_by_role("list", name="Done").get_by_role("listitem")
-    expect(items.nth(2)).to_contain_text("done, lr of SGD 0.1 → 0.05")
+    items = page.get_by_role("list", name="Finished").get_by_role("listitem")
+    expect(items.nth(2)).to_contain_text("succeeded, lr of SGD 0.1 → 0.05")
     expect(items.nth(2)).to_contain_text("through the mount,")
     board.given[0]["started"] = began - 1  # Then another optimizer was in this place.
     refresh(page)
-    expect(items.nth(2)).to_contain_text("done, optimizers/0/groups/0/lr 0.1 → 0.05")
+    expect(items.nth(2)).to_contain_text("succeeded, optimizers/0/groups/0/lr 0.1 → 0.05")
     expect(items.nth(1)).to_contain_text("by lunch bot,")
     with page.expect_download() as downloading:
         items.nth(1).get_by_role("link", name="at 5.ckpt").click()
     assert Path(downloading.value.path()).read_text() == "weights"
-    expect(items.nth(0)).to_contain_text("done, away")
+    expect(items.nth(0)).to_contain_text("succeeded, away")
     expect(items.nth(0).get_by_role("link")).to_have_count(0)
     assert visit.was_clean()
 

@@ -21,7 +21,7 @@ export function CommandsPanel() {
       <h2 id="commands-title">Commands and holds</h2>
       <Holds holds={holds} />
       <Commands title="Waiting and running" commands={open} waiting={waiting} none={holds && "Nothing waits."} />
-      <Commands title="Done" commands={over} waiting={waiting} none={holds && "Nothing has been done yet."} />
+      <Commands title="Finished" commands={over} waiting={waiting} none={holds && "Nothing has finished yet."} />
     </section>
   );
 }

@@ -96,7 +96,7 @@ function Field({ name, schema, required, value, set, wrong }: FieldProps) {
     <div class="field">
       <label for={id}>
         {label(name)}
-        {required && <span class="faint"> (needed)</span>}
+        {required && <span class="faint"> (required)</span>}
       </label>
       {choices.length > 0 ? (
         <select {...described} onChange={(event) => set(event.currentTarget.value)}>

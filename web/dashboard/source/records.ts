@@ -62,6 +62,8 @@ export interface CommandRecord {
     notes?: string[];
     artifact?: { id: string; path?: string };
     will_be_overwritten_by?: string[];
+    /** What else its kind tells. */
+    [member: string]: unknown;
   } | null;
   error: Problem | null;
 }

@@ -20,7 +20,7 @@ export function useEnd(): string {
   if (isStopped && (!isOver || summary.status === "finished")) return "The run has ended: it was told to stop.";
   if (isOver) return `The run has ended: ${summary.status}.`;
   const left = summary?.seconds_left;
-  return typeof left === "number" && left <= NEAR ? `The run has gone, ${duration(left)} before its end: it has most likely finished.` : "";
+  return typeof left === "number" && left <= NEAR ? `The run does not answer any more, ${duration(left)} before its end: it has most likely finished.` : "";
 }
 
 /** The strip at the top. */
@@ -74,10 +74,10 @@ function Whereabouts() {
 
 function statusOf(presence: ReturnType<typeof useTree>["presence"], status: string, end: string): string {
   if (presence === "here" || (presence === "silent" && OVER.includes(status))) return status;
-  return presence === "silent" && end ? "gone" : presence;
+  return presence === "silent" && end ? "ended" : presence;
 }
 
-const STATUS: Record<string, string> = { silent: "no answer", another: "gone", starting: "connecting…" };
+const STATUS: Record<string, string> = { silent: "no answer", another: "another run", starting: "connecting…" };
 
 function Progress({ summary }: { summary: Summary }) {
   const part = summary.progress;
@@ -91,7 +91,7 @@ function Progress({ summary }: { summary: Summary }) {
   );
 }
 
-/** `status` is the page's: a run that is held or gone has no speed. */
+/** `status` is the page's: a run that is held or has ended has no pace. */
 function Facts({ summary, status }: { summary: Summary; status: string }) {
   const { epoch, batch, batches, max_epochs, max_steps } = summary;
   const facts: [string, string][] = [
@@ -99,7 +99,7 @@ function Facts({ summary, status }: { summary: Summary; status: string }) {
     ["Epochs done", max_epochs && max_epochs > 0 ? `${number(epoch)} of ${number(max_epochs)}` : number(epoch)],
     ["Batch", batch === null ? "–" : batches ? `${number(batch + 1)} of ${number(batches)}` : number(batch + 1)],
     ["Step", max_steps && max_steps > 0 ? `${number(summary.global_step)} of ${number(max_steps)}` : number(summary.global_step)],
-    ["Speed", status === "running" && typeof summary.steps_per_second === "number" ? speed(summary.steps_per_second) : "–"],
+    ["Pace", status === "running" && typeof summary.steps_per_second === "number" ? pace(summary.steps_per_second) : "–"],
     ["Time left", left(summary, status)],
     ["Started", moment(summary.started)],
   ];
@@ -121,7 +121,7 @@ function left({ seconds_left, exception }: Summary, status: string): string {
 }
 
 /** A rate in the unit that reads best: a slow run's is seconds for a step. */
-function speed(perSecond: number): string {
+function pace(perSecond: number): string {
   return perSecond >= 1 || perSecond === 0
     ? `${number(Number(perSecond.toPrecision(3)))} steps/s`
     : `${number(Number((1 / perSecond).toPrecision(3)))} s/step`;

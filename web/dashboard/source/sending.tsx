@@ -8,7 +8,7 @@ import { type Naming, useNaming } from "./optimizers";
 import type { Change, CommandRecord } from "./records";
 import { kinds } from "./schema";
 import { Refusal, newKey, reason, tree } from "./tree";
-import { brief, label, moment } from "./words";
+import { brief, label, moment, words } from "./words";
 
 interface Told {
   record?: Partial<CommandRecord>;
@@ -173,7 +173,7 @@ export function Outcome({ command }: { command: CommandRecord }) {
 function outcome(command: CommandRecord, named: Naming): string {
   if (command.error) return `${command.status}: ${command.error.message}`;
   const holds = command.status === "executing" && (command.kind === "pause" || command.kind === "hold");
-  const status = holds ? "the run is held" : command.status === "succeeded" ? "done" : command.status;
+  const status = holds ? "the run is held" : command.status;
   return [status, ...details(command, named)].join(", ");
 }
 
@@ -186,7 +186,29 @@ function details({ result, started }: CommandRecord, named: Naming): string[] {
     ...(isSame ? ["nothing has changed"] : []),
     ...(overwriting.length > 0 ? [`but ${overwriting.join(", ")} may undo it`] : []),
     ...(result?.notes ?? []),
+    ...others(result ?? {}),
   ];
+}
+
+/** Members of a result that are told in words of their own. */
+const TOLD = ["changes", "notes", "artifact", "will_be_overwritten_by"];
+/** Characters of any other's value that are shown. */
+const LONGEST = 80;
+
+/** What else a result says: a kind of command may be added, and give back what this page has never heard of. */
+function others(result: Record<string, unknown>): string[] {
+  return Object.entries(result)
+    .filter(([name, value]) => !TOLD.includes(name) && says(value))
+    .map(([name, value]) => {
+      const text = brief(value);
+      return `${words(name)}: ${text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text}`;
+    });
+}
+
+/** Whether a value says anything: 0 and false do. */
+function says(value: unknown): boolean {
+  if (typeof value === "object") return value !== null && Object.keys(value).length > 0;
+  return value !== "" && value !== undefined;
 }
 
 /** An artifact that a command wrote, as a link to it; its path is the disk's. */

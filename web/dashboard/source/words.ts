@@ -50,6 +50,9 @@ const WAYS: Record<string, string> = {
   rest: "over REST",
   fuse: "through the mount",
   spool: "by a file in the spool",
+  "command line": "from the command line",
+  hook: "by a shell hook",
+  script: "by a script",
   python: "from Python",
 };
 

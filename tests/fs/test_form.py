@@ -12,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from midrun.fs.control import LONGEST_WRITE, Form
 from midrun.fs.faults import Fault, Invalid, TooLarge
+from midrun.fs.form import Form
+from midrun.fs.write import LONGEST_WRITE
 
 
 class Colour(enum.StrEnum):

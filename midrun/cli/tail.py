@@ -1,4 +1,4 @@
-"""Tailing: the run's log and what was done to it, as they grow."""
+"""Tail: the run's log and what was done to it, as they grow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from midrun.cli import telling
-from midrun.cli.finding import Run, read
-from midrun.cli.telling import clock, one_line, pairs, plain, say
+from midrun.cli import output
+from midrun.cli.output import clock, one_line, pairs, plain, to_stdout
+from midrun.cli.runs import Run, read
 
 _LOOK = 250
 """Milliseconds between two looks."""
@@ -32,14 +32,14 @@ def tail(run: Run, count: int, *, follows: bool) -> int:
         past = _merged(
             [*map(plain, log.last(count))], [entry for line in ledger.last(count) for entry in _entries(line)]
         )
-        goes_on = all(say(line) for line in (past[-count:] if count else []))
+        goes_on = all(to_stdout(line) for line in (past[-count:] if count else []))
         listener = _Listener()
         while goes_on and follows and listener.waits():
             now = read(run.directory)
             lines = [*map(plain, log.more()), *(entry for line in ledger.more() for entry in _entries(line))]
-            goes_on = all(say(line) for line in lines)
+            goes_on = all(to_stdout(line) for line in lines)
             if not lines and (now is None or not now.is_live):
-                say("the run has ended" if now is not None and now.life == "ended" else "the run is gone")
+                to_stdout("the run has ended" if now is not None and now.life == "ended" else "the run is gone")
                 break
     finally:
         log.close()
@@ -70,8 +70,8 @@ def entry(said: dict[str, Any]) -> str:
     who, kind, event = (one_line(str(said.get(key))) for key in ("source", "kind", "event"))
     asked = " ".join(filter(None, (kind, pairs(said.get("args") or {}))))
     came = {"done": "", "held": ": held", "released": ": released"}.get(event, f": {event}")
-    text = f"{clock(said['time'])} {telling.place(said.get('place'))}: {who}: {asked}{came}"
-    changed = telling.changes(said.get("changes") or [])
+    text = f"{clock(said['time'])} {output.place(said.get('place'))}: {who}: {asked}{came}"
+    changed = output.changes(said.get("changes") or [])
     error = said.get("error") or {}
     told = ", ".join(changed) or one_line(str(error.get("message") or ""))
     return f"{text}: {told}" if told else text

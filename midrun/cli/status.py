@@ -1,4 +1,4 @@
-"""Showing: how a run stands, and which there are, from their files; where the run's own server answers, from that."""
+"""Status: how a run stands, and which there are, from their files; where the run's own server answers, from that."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from midrun.cli import telling
-from midrun.cli.finding import Run, document, restored
-from midrun.cli.telling import clock, one_line, pairs, say, shown, span, tell
+from midrun.cli import output
+from midrun.cli.output import clock, one_line, pairs, shown, span, to_stderr, to_stdout
+from midrun.cli.runs import Run, document, restored
 from midrun.fs.render import render
 
 _ANSWER = 1.0
 """Seconds for an answer of the run's server."""
 _ANSWERS = 1.5
 """Seconds for all of them."""
-_WIDTH = 12
+_WIDTH = 16
 _LINE = 88
 """Columns for what stands behind a row's name."""
 _PROGRESS = (("epoch", "epoch", "max_epochs"), ("step", "global_step", "max_steps"), ("batch", "batch", "batches"))
@@ -32,9 +32,9 @@ def status(run: Run, *, as_json: bool) -> int:
     """Show how a run stands."""
     found = gathered(run)
     if as_json:
-        say(render("status.json", found).decode().rstrip("\n"))
+        to_stdout(render("status.json", found).decode().rstrip("\n"))
     else:
-        say("\n".join(_lines(run, found)))
+        to_stdout("\n".join(_lines(run, found)))
     return 0
 
 
@@ -104,7 +104,7 @@ def _lines(run: Run, found: dict[str, Any]) -> list[str]:
         ("progress", _progress(found["state"])),
         ("pace", _pace(found["state"]) if run.is_live else ""),
         *_metrics(found["metrics"]),
-        ("rates", "; ".join(", ".join(map(shown, rates)) for rates in found["learning_rates"])),
+        ("learning rates", "; ".join(", ".join(map(shown, rates)) for rates in found["learning_rates"])),
         ("exception", _exception(found["state"].get("exception"))),
         ("held", _held(found["hold"]) if found["hold"] else _caught(run, found["state"])),
         *(("notice", one_line(str(notice))) for notice in found["state"].get("notices") or () if run.is_live),
@@ -173,7 +173,7 @@ def _metrics(metrics: dict[str, Any]) -> list[tuple[str, str]]:
 def _exception(exception: dict[str, Any] | None) -> str:
     if not exception:
         return ""
-    return one_line(f"{exception.get('type')} at {telling.place(exception)}: {exception.get('message')}")
+    return one_line(f"{exception.get('type')} at {output.place(exception)}: {exception.get('message')}")
 
 
 def _waiting(run: Run, found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -201,7 +201,7 @@ def _age(run: Run) -> str:
 def _held(hold: dict[str, Any]) -> str:
     since = hold.get("since")
     parts = [f"since {clock(since)} ({span(time.time() - since)})" if since else "", f"by {hold.get('source')}"]
-    parts.append(f"at {telling.place(hold.get('place'))}")
+    parts.append(f"at {output.place(hold.get('place'))}")
     if hold.get("reason"):
         parts.append(f"because {shown(hold['reason'])}")
     if hold.get("joined_ids"):
@@ -281,16 +281,16 @@ def _answers(run: Run) -> dict[str, dict[str, Any]]:
 def listed(runs: list[Run], top: str, note: str, *, as_json: bool) -> int:
     """Show which runs there are."""
     if as_json:
-        say(
+        to_stdout(
             render("runs.json", {"runs": [{**_identity(run), "state": run.last, "age_s": run.age} for run in runs]})
             .decode()
             .rstrip("\n")
         )
         return 0
     if runs:
-        say("\n".join(table(runs)))
+        to_stdout("\n".join(table(runs)))
     if note or not runs:
-        tell(f"{'more runs may be' if runs else 'no run is'} below {os.path.abspath(top)}{note}")
+        to_stderr(f"{'more runs may be' if runs else 'no run is'} below {os.path.abspath(top)}{note}")
     return 0
 
 

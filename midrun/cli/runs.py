@@ -1,4 +1,4 @@
-"""Finding: the runs that lie in a folder, and whether each is live; from files alone, so from any host that sees them.
+"""Runs: those that lie in a directory, and whether each is live, from files alone: any host sees the same.
 
 A dead mount hangs whoever touches it. So nothing here looks into a directory named `procfs`, or at one that the
 kernel's table says is a mount of midrun's.
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from midrun.cli.telling import Trouble, one_line, span
+from midrun.cli.output import Trouble, one_line, span
 from midrun.fs import mounts
 from midrun.records import boot_id, process
 
 DEEPEST = 8
-"""How many folders down runs are searched for."""
+"""How many directories down runs are searched for."""
 MOST = 10_000
-"""In how many folders runs are searched for."""
+"""In how many directories runs are searched for."""
 SILENT = 90.0
 """Seconds without a new `last-state.json`, which comes every 30, after which a run on another host counts as gone."""
 
@@ -87,7 +87,11 @@ class Run:
 
 
 def chosen(word: str | None) -> Run:
-    """Return the run that a user means: the named one, or the one live run below the present folder."""
+    """Return the run that a user means: the named one, or the one live run below the current directory.
+
+    Raises `NoSingleRun` where that is not one run, `Trouble` where the named one is none, OSError where its record
+    can't be read.
+    """
     if word is not None:
         return named(word)
     runs, problem = below(".")
@@ -97,19 +101,20 @@ def chosen(word: str | None) -> Run:
     listed = live or runs
     found = f"{len(live)} live runs" if live else f"no live run, and {len(runs)} that are over" if runs else "no run"
     advice = "name the run's directory" if listed else "go where the runs are, or name a run's directory"
-    raise Several(f"{found} below {os.getcwd()}{problem}: {advice}", listed)
+    raise NoSingleRun(f"{found} below {os.getcwd()}{problem}: {advice}", listed)
 
 
-class Several(Trouble):
+class NoSingleRun(Trouble):
     """It is not clear which run is meant."""
 
     def __init__(self, message: str, runs: list[Run]) -> None:
-        super().__init__(message, 2)
+        # What the user wrote is right where there are runs, and they are over.
+        super().__init__(message, 1 if runs and not any(run.is_live for run in runs) else 2)
         self.runs = runs
 
 
 def named(word: str) -> Run:
-    """Return the run in a directory."""
+    """Return the run in a directory. Raises `Trouble` where there is none, OSError where its record can't be read."""
     directory = os.path.normpath(word) if word else word
     if Path(directory).name in {_MOUNTED, "run.json"}:
         directory = os.path.dirname(directory) or "."
@@ -208,36 +213,37 @@ def _is_owned(lock: Path) -> bool:
 
 
 def below(top: str) -> tuple[list[Run], str]:
-    """Return the runs in and below a folder, by their start, and a note where not all of it was searched.
+    """Return the runs in and below a directory, by their start, and a note where not all of it was searched.
 
-    It follows no links, and looks into no hidden folders.
+    It follows no links, looks into no directory whose name begins with `.` or `__`, goes `DEEPEST` levels down, and
+    looks into `MOST` directories. Raises `Trouble` inside a mount of midrun's, OSError where `top` can't be read.
     """
     mounted = _mount_around(top)
     if mounted is not None:
-        raise Trouble(f"{top!r} is inside the mount {mounted}: name a folder outside", 2)
+        raise Trouble(f"{top!r} is inside the mount {mounted}: name a directory outside", 2)
     with os.scandir(top):
-        pass  # Who names a folder that can't be read is told so; of those below it the others matter.
+        pass  # Who names a directory that can't be read is told so; of those below it the others matter.
     avoided = {mount.mountpoint for mount in _mounts(*_EMPTY)}
     base = os.path.realpath(top)
     found: list[Run] = []
     left, looked = deque([("", 0)]), 0
     while left:
         if looked == MOST:
-            return _by_start(found), f" (in the {MOST} folders nearest to it)"
-        folder, depth = left.popleft()
+            return _by_start(found), f" (in the {MOST} directories nearest to it)"
+        directory, depth = left.popleft()
         looked += 1
         with suppress(OSError):
-            shown = os.path.normpath(os.path.join(top, folder))
-            names = list(os.scandir(os.path.join(base, folder)))
+            shown = os.path.normpath(os.path.join(top, directory))
+            names = list(os.scandir(os.path.join(base, directory)))
             run = read(shown) if any(entry.name == "run.json" for entry in names) else None
             found += [run] if run else []
             if depth < DEEPEST:
-                left += [(os.path.join(folder, name), depth + 1) for name in _folders(names, run, avoided)]
+                left += [(os.path.join(directory, name), depth + 1) for name in _searched(names, run, avoided)]
     return _by_start(found), ""
 
 
-def _folders(entries: list[os.DirEntry[str]], run: Run | None, avoided: set[str]) -> Iterator[str]:
-    """Iterate over the names of the folders that are searched next."""
+def _searched(entries: list[os.DirEntry[str]], run: Run | None, avoided: set[str]) -> Iterator[str]:
+    """Iterate over the names of the directories that are searched next."""
     for entry in sorted(entries, key=lambda entry: entry.name):
         skipped = entry.name == _MOUNTED or entry.name.startswith((".", "__")) or (run and entry.name in _OWN)
         # A mount is known by its path: is_dir might have to look at it.
@@ -249,7 +255,7 @@ def _by_start(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (_number(run.session.get("started")) or 0.0, run.directory))
 
 
-def _mounts(*kinds: str) -> list[mounts.Mount]:
+def _mounts(*kinds: str) -> list[mounts.TableLine]:
     with suppress(OSError, ValueError):
         return [mount for mount in mounts.table() if mount.kind in kinds]
     return []

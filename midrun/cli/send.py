@@ -1,4 +1,4 @@
-"""Sending: a command is a file that is put into a run's spool, and what becomes of it is read from there.
+"""Send: a command is a file that is put into a run's spool, and what becomes of it is read from there.
 
 See `midrun.fs.spool` for the directories. Nothing here asks the run itself, so it works from any host that shares the
 disk with it.
@@ -15,14 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from midrun.cli import telling
-from midrun.cli.finding import Run, document, read, restored
-from midrun.cli.telling import Trouble, one_line, say, shown, tell
+from midrun.cli import output
+from midrun.cli.output import Trouble, one_line, shown, to_stderr, to_stdout
+from midrun.cli.runs import Run, document, read, restored
 from midrun.command import OVER, new_id
-from midrun.fs.control import LEGAL_ID, LONGEST_WRITE
 from midrun.fs.disk import write_whole
 from midrun.fs.render import render
 from midrun.fs.spool import STATES
+from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, LONGEST_WRITE
 from midrun.hold import is_hold
 
 TAKEN_HERE, TAKEN_ELSEWHERE = 10.0, 90.0
@@ -30,6 +30,8 @@ TAKEN_HERE, TAKEN_ELSEWHERE = 10.0, 90.0
 OUT_OF_TIME, INTERRUPTED = 124, 130
 """Exit codes, as those of `timeout` and of a shell."""
 
+_ANOTHER_TIME = {409, 410, 503, 504}
+"""Statuses of refusals of what may be taken another time, as it is written: see `midrun.fs.faults`."""
 _SOON, _SELDOM = 0.02, 0.25
 """Seconds between two looks: at first, and in the end."""
 _CROSSING = 0.5
@@ -38,7 +40,7 @@ _LAST_WORDS = 3.0
 """Seconds after its end in which a run has said what became of the commands."""
 
 
-class How(NamedTuple):
+class Delivery(NamedTuple):
     """How to send a command, and what to tell of it."""
 
     waits: bool
@@ -106,7 +108,7 @@ def _refuse(word: str) -> Any:  # noqa: ANN401 - as json wants it
     raise ValueError(f"{word} is no JSON number")
 
 
-def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how: How) -> tuple[str, bytes]:
+def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how: Delivery) -> tuple[str, bytes]:
     """Return a command's id, and the file that asks for it."""
     if when and command.get("execution"):
         raise Trouble("when to run it is given twice: in the JSON's execution, and by --at, --epoch or --step", 2)
@@ -114,11 +116,7 @@ def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how:
         raise Trouble(f"the id is {command['id']!r} in the JSON and {id_!r} by --id: leave one out", 2)
     named = id_ if id_ is not None else command.get("id", new_id())
     if not isinstance(named, str) or not LEGAL_ID.fullmatch(named):
-        raise Trouble(
-            f"{named!r:.200} is no id: write 1 to 128 letters, digits, '.', '_', '-', beginning with one of the first "
-            "two",
-            2,
-        )
+        raise Trouble(f"{named!r:.200} can't be an id: {LEGAL_ID_WORDS}", 2)
     asked = {"source": "hook" if "MIDRUN_CALLBACK" in os.environ else "command line", **command}
     if when:
         asked["execution"] = {"when": when}
@@ -133,7 +131,7 @@ def request(command: dict[str, Any], when: dict[str, Any], id_: str | None, how:
 # ---- sending it
 
 
-def send(run: Run, command: dict[str, Any], when: dict[str, Any], id_: str | None, how: How) -> int:
+def send(run: Run, command: dict[str, Any], when: dict[str, Any], id_: str | None, how: Delivery) -> int:
     """Send a command, tell of it, and return the exit code. Raises `Trouble` when it is not sent, or refused."""
     named, data = request(command, when, id_, how)
     if not run.is_live and not how.is_for_next:
@@ -146,11 +144,11 @@ def send(run: Run, command: dict[str, Any], when: dict[str, Any], id_: str | Non
         sent.put(data)
         return _follow(sent, how)
     except KeyboardInterrupt:
-        tell(f"{named} {sent.give_up()}")
+        to_stderr(f"{named} {sent.give_up()}")
         return INTERRUPTED
 
 
-def _follow(sent: Sent, how: How) -> int:
+def _follow(sent: Sent, how: Delivery) -> int:
     """Wait as long as the user wants to, and tell what is known then."""
     begun = time.monotonic()
     if sent.run.is_live:
@@ -162,7 +160,7 @@ def _follow(sent: Sent, how: How) -> int:
     if how.waits:
         deadline = None if how.timeout is None else begun + how.timeout
         if not sent.await_outcome(deadline):
-            tell(f"{sent.id} is {sent.state} after {how.timeout:g} s, and stays sent")
+            to_stderr(f"{sent.id} is {sent.state} after {how.timeout:g} s, and stays sent")
             return OUT_OF_TIME
     record = sent.record
     if how.as_json:
@@ -170,16 +168,16 @@ def _follow(sent: Sent, how: How) -> int:
     else:
         _print(sent.id, "\n".join(sent.outcome()) if how.waits else sent.id)
         for note in [] if how.waits else (record.get("result") or {}).get("notes", []):
-            tell(f"{sent.id}: {one_line(str(note))}")  # It was done at once, and there is more to it than that.
+            to_stderr(f"{sent.id}: {one_line(str(note))}")  # It was done at once, and there is more to it than that.
     if record.get("status") in OVER and record["status"] != "succeeded":
-        tell(sent.failure())
+        to_stderr(sent.failure())
         return 1
     return 0
 
 
 def _print(id_: str, text: str) -> None:
     try:
-        say(text)
+        to_stdout(text)
     except OSError as error:
         raise Trouble(f"{id_} is sent, but that can't be printed: {error.strerror or error}") from None
 
@@ -213,13 +211,14 @@ class Sent:
             for state in ("new", *STATES):
                 if self._is_in(state):
                     raise Trouble(
-                        f"the id {self.id!r} is used: {state}/{self._file} is there; each command has its own", 2
+                        f"the id {self.id!r} is used: {state}/{self._file} is there; leave the id out for a new one", 2
                     )
             self._reasons = set(self._refusals())
             write_whole(self._spool / "new" / self._file, data, sync_name=True)
         except FileNotFoundError as error:
             raise Trouble(
-                f"{self.run.directory} takes no commands: {error.filename} is missing; midrun.log there says why"
+                f"{self.run.directory!r} takes no commands: {error.filename!r}, which a run makes when it starts, is "
+                "missing; midrun.log in the run's directory may say why"
             ) from None
         except OSError as error:
             raise Trouble(
@@ -258,7 +257,8 @@ class Sent:
         for name in self._refusals():
             if name not in self._reasons:
                 reason = document(self._spool / "rejected" / name) or {}
-                raise Trouble(f"{self._kind} is refused: {self._refusal(reason.get('detail'))}", 2)
+                code = 1 if reason.get("status") in _ANOTHER_TIME else 2
+                raise Trouble(f"{self._kind} is refused: {self._refusal(reason.get('detail'))}", code)
         self.state = "nowhere"
 
     def await_taken(self, patience: float) -> None:
@@ -303,13 +303,13 @@ class Sent:
 
     def outcome(self) -> list[str]:
         """Return what came of it, in lines."""
-        where = telling.place(self.record.get("place") or self.hold.get("place"))
+        where = output.place(self.record.get("place") or self.hold.get("place"))
         if self.state != "done":
             return [f"{self.id} holds the run at {where}"]
         lines = [f"{self.id} {self.record.get('status')} at {where}"]
         result = self.record.get("result") or {}
-        lines += telling.changes(result.get("changes") or [], most=20)
-        lines += [f"{name}: {_brief(value)}" for name, value in result.items() if name != "changes" and value]
+        lines += output.changes(result.get("changes") or [], most=20)
+        lines += [f"{name}: {_brief(value)}" for name, value in result.items() if name != "changes" and _says(value)]
         return [lines[0], *(f"  {line}" for line in lines[1:])]
 
     def failure(self) -> str:
@@ -358,7 +358,7 @@ class Sent:
         spool = (self.run.last.get("services") or {}).get("spool") or {}
         if spool.get("state") == "failed":
             return f": {spool.get('reason')}"
-        return ": its process may be stopped, or very busy; --timeout waits longer" if self.run.is_here else ""
+        return ": its process is stopped, or very busy; send it again when the run goes on" if self.run.is_here else ""
 
 
 def _at(asked: Any, steps: list[Any]) -> str:  # noqa: ANN401 - JSON is of many types
@@ -371,6 +371,11 @@ def _at(asked: Any, steps: list[Any]) -> str:  # noqa: ANN401 - JSON is of many 
         except (LookupError, TypeError):
             return ""
     return f"={shown(asked):.200}" if steps and not isinstance(asked, dict) else ""
+
+
+def _says(value: Any) -> bool:  # noqa: ANN401 - any JSON value
+    """Whether a member of a result says anything: 0 and false do."""
+    return not (value is None or value in ("", [], {}))
 
 
 def _brief(value: Any) -> str:  # noqa: ANN401 - any JSON value

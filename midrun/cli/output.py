@@ -1,4 +1,4 @@
-"""Telling: how the command line speaks. Results go to standard output, all else to standard error, a line each."""
+"""Output: how the command line speaks. Results go to standard output, all else to standard error, a line each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Trouble(Exception):  # noqa: N818 - it is told to a person, who need not h
     Parameters
     ----------
     code
-        The exit code: 2 where the command is to be written otherwise, 1 where it might work another time.
+        The exit code: 2 where the command is to be written otherwise, 1 where the same may work another time.
     """
 
     def __init__(self, message: str, code: int = 1) -> None:
@@ -39,7 +39,7 @@ def prepare() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def say(text: str) -> bool:
+def to_stdout(text: str) -> bool:
     """Print a line of the result; return whether anybody reads on. A closed pipe is no error."""
     if sys.stdout is None:
         return False
@@ -52,7 +52,7 @@ def say(text: str) -> bool:
     return True
 
 
-def tell(text: str) -> None:
+def to_stderr(text: str) -> None:
     """Say something to the person at the terminal."""
     if sys.stderr is not None:
         with suppress(OSError):

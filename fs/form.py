@@ -8,37 +8,16 @@ all, the form takes a bare value too, as a shell writes it: `echo 5e-4 > control
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from midrun.fs.faults import FieldError, Invalid, TooLarge
+from midrun.fs.faults import FieldError, Invalid
+from midrun.fs.write import check_length
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-LEGAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""A name that a write can be known by, and that can be a file's."""
-LEGAL_ID_WORDS = "it has 1 to 128 letters, digits, '.', '_' and '-', and begins with a letter or a digit"
-LONGEST_WRITE = 1 << 20
-"""Bytes in the longest text that a control file takes, whichever face brings it."""
-
-
-@dataclass(frozen=True)
-class Writer:
-    """Who writes to a control file."""
-
-    face: str = "python"
-    """By which way it came: the face's name."""
-    token: str | None = None
-    """A name that the face has for this write: repeated with the same name, it is the same write."""
-
-
-NOBODY = Writer()
-"""Who writes from within the process."""
 
 
 class Form:
@@ -98,8 +77,7 @@ class Form:
         """
         from pydantic import ValidationError  # noqa: PLC0415 - faces use this module without pydantic
 
-        if len(data) > LONGEST_WRITE:
-            raise TooLarge(f"{self.name} takes at most {LONGEST_WRITE} bytes, not {len(data)}")
+        check_length(self.name, len(data))
         document = self._document(data)
         try:
             arguments = self.arguments.model_validate_json(document, strict=True)

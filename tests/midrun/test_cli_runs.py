@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from midrun.cli import finding
-from midrun.cli.telling import Trouble
+from midrun.cli import runs
+from midrun.cli.output import Trouble
 from midrun.fs import mounts
 from tests.midrun.commandline import complaint, made_up, midrun, put
 
@@ -26,7 +27,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def listed() -> dict[str, str]:
-    return {run.directory: run.life for run in finding.below(".")[0]}
+    return {run.directory: run.life for run in runs.below(".")[0]}
 
 
 def dead() -> int:
@@ -112,8 +113,8 @@ def test_runs_are_found_below_but_not_in_what_is_no_place_for_them(tmp_path: Pat
 def test_the_search_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (tmp_path / f"x{number}").mkdir()
-    monkeypatch.setattr(finding, "MOST", 10)
-    assert finding.below(".") == ([], " (in the 10 folders nearest to it)")
+    monkeypatch.setattr(runs, "MOST", 10)
+    assert runs.below(".") == ([], " (in the 10 directories nearest to it)")
 
 
 def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +122,7 @@ def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for mounted in (run / "procfs", tmp_path / "mnt"):
         made_up(mounted)
     (tmp_path / "link").symlink_to("mnt")
-    mount = mounts.Mount(1, "0:1", str(tmp_path / "mnt"), mounts.KIND, "midrun:1")
+    mount = mounts.TableLine(1, "0:1", str(tmp_path / "mnt"), mounts.KIND, "midrun:1")
     monkeypatch.setattr(mounts, "table", lambda: [mount])
     touched: list[str] = []
 
@@ -133,14 +134,14 @@ def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return looks
 
     monkeypatch.setattr(os, "scandir", noted(os.scandir))
-    monkeypatch.setattr(finding, "document", noted(finding.document))
+    monkeypatch.setattr(runs, "document", noted(runs.document))
     assert listed() == {"run": "live"}
     for inside in ("mnt", "mnt/state", "link", "link/state"):
         with pytest.raises(Trouble, match="inside the mount"):
-            finding.named(inside)
+            runs.named(inside)
         with pytest.raises(Trouble, match="inside the mount"):
-            finding.below(inside)
-    assert finding.named("run/procfs").directory == "run"
+            runs.below(inside)
+    assert runs.named("run/procfs").directory == "run"
     assert touched
     assert [path for path in touched if "procfs" in path or "mnt" in path or "link" in path] == []
 
@@ -148,8 +149,8 @@ def test_a_mount_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_one_live_run_need_not_be_named(tmp_path: Path) -> None:
     run = made_up(tmp_path / "logs/run")
     made_up(tmp_path / "logs/old", session={"ended": 1.0, "outcome": "finished"})
-    assert midrun("status")[1].splitlines()[:2] == ["run  live: running (train)", "  directory   logs/run"]
-    assert midrun("status", cwd=run)[1].splitlines()[1] == "  directory   ."
+    assert midrun("status")[1].splitlines()[:2] == ["run  live: running (train)", "  directory       logs/run"]
+    assert midrun("status", cwd=run)[1].splitlines()[1] == "  directory       ."
 
 
 def test_several_live_runs_are_listed(tmp_path: Path) -> None:
@@ -167,9 +168,10 @@ def test_several_live_runs_are_listed(tmp_path: Path) -> None:
 def test_runs_that_are_over_are_listed_where_none_is_live(tmp_path: Path) -> None:
     assert "no run below" in complaint("tail", code=2)
     made_up(tmp_path / "old", session={"ended": 1.0, "outcome": "finished"})
-    code, out, err = midrun("tail")
-    assert (code, out) == (2, "")
-    assert [line.split()[0] for line in err.splitlines()] == ["ended", "midrun:"]
+    for command in ("tail", "pause", "status"):
+        code, out, err = midrun(command)
+        assert (code, out) == (1, "")
+        assert [line.split()[0] for line in err.splitlines()] == ["ended", "midrun:"]
 
 
 def test_ls_shows_a_line_for_each_run(tmp_path: Path) -> None:
@@ -214,15 +216,15 @@ def test_status_shows_what_the_files_say(tmp_path: Path) -> None:
     when = {"when": {"safe_point": "fit_end", "epoch": 3}}
     put(run, "queued", "q1", kind="set_hparam", args={"name": "a", "value": 1}, status="queued", execution=when)
     _, out, _ = midrun("status")
-    rows = [line.split(maxsplit=1) for line in out.splitlines()]
+    rows = [re.split("  +", line.strip(), maxsplit=1) for line in out.splitlines()]
     assert rows[0] == ["run", "live: held (train)"]
-    told = dict(rows[1:])
+    told = dict(row for row in rows[1:] if len(row) > 1)  # Others go on with the metrics.
     assert told["progress"] == "epoch 1 of 9, step 7, batch 4"
     assert told["pace"] == "about 1 h 1 min left when it goes on"
     assert told["metrics"].startswith("loss=nan val/metric-0=0 val/metric-1=0.125 ")
-    assert "\n              val/metric-4=0.5 " in out, "many metrics go on below"
+    assert "\n                  val/metric-4=0.5 " in out, "many metrics go on below"
     assert max(map(len, out.splitlines())) <= 120
-    assert told["rates"] == "0.1, 0.01; 1e-05"
+    assert told["learning rates"] == "0.1, 0.01; 1e-05"
     assert told["held"].endswith("by rest at step 8 because look joined by h2")
     assert told["queued"] == "q1 set_hparam name=a value=1 when safe_point=fit_end epoch=3"
     assert told["failed"] == "fuse: no /dev/fuse"
