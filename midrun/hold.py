@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from midrun.command import Command, CommandRecord, Place
-from midrun.ending import ExceptionRecord
 
 if TYPE_CHECKING:
+    from midrun.ending import ExceptionRecord
     from midrun.run import Run
 
 
