@@ -5,14 +5,21 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 if TYPE_CHECKING:
     from midrun.commands.kind import Arguments, Kind, When
 
 Status = Literal["queued", "executing", "succeeded", "failed", "cancelled", "expired"]
+SafePoint = Literal["train_batch_end", "train_epoch_end", "validation_epoch_end", "before_optimizer_step", "fit_end"]
+"""Where in training a command can run."""
+POINTS: tuple[str, ...] = get_args(SafePoint)
 STEP = "before_optimizer_step"
 """The safe point at which gradients are there and the step is not made."""
+EVALUATION = "evaluation_batch_end"
+"""The end of a batch of `trainer.validate`, `test` or `predict`.
+
+The other safe points are `fit`'s, but for the end of a validation, which `validate` has too."""
 IN_REQUEST = ("body", "args")
 """Where the arguments are in a request that names its kind."""
 OVER = ("succeeded", "failed", "cancelled", "expired")

@@ -10,8 +10,8 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING
 
-from midrun.command import STEP, Command, ErrorRecord, Place
-from midrun.commands.kind import EVALUATION, Kind
+from midrun.command import EVALUATION, STEP, Command, ErrorRecord, Place
+from midrun.commands.kind import Kind
 from midrun.control_log import line_of
 from midrun.fs.faults import Conflict, Fault, message, trace
 from midrun.hold import Active, Cancelled, Caught, Released, is_hold

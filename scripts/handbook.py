@@ -14,8 +14,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from examples.quickstart import TinyRegressor
+from midrun.command import POINTS
 from midrun.commands import KINDS
-from midrun.commands.kind import POINTS, Kind
+from midrun.commands.kind import Kind
 from midrun.fs.handbook import handbook
 from midrun.root import Root
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from midrun import __version__
 from midrun.cli import output, runs, send, status, tail
 from midrun.cli.output import Trouble, one_line, to_stderr
+from midrun.command import POINTS
 
 _DESCRIPTION = """\
 See and steer the runs of midrun from their directories: on the machine that trains, or on any other that shares the
@@ -55,7 +56,7 @@ The first word is RUN if it is a path (it has a slash, or is a dot), or a run's 
 
 A kind or an argument that there is not is refused, and the run says what it takes. The files of procfs/control/ in its
 directory, and /docs at its address, describe each kind."""
-_POINTS = "before_optimizer_step, train_batch_end, train_epoch_end, validation_epoch_end or fit_end"
+_POINTS = f"{', '.join(POINTS[:-1])} or {POINTS[-1]}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from midrun.cli.output import Trouble, one_line, span
 from midrun.fs import mounts
-from midrun.records import boot_id, process
+from midrun.records import FORMAT, boot_id, process
 
 DEEPEST = 8
 """How many directories down runs are searched for."""
@@ -29,7 +29,8 @@ MOST = 10_000
 SILENT = 90.0
 """Seconds without a new `last-state.json`, which comes every 30, after which a run on another host counts as gone."""
 
-_FORMAT = "midrun.run/"
+_FORMAT = FORMAT.rpartition("/")[0] + "/"
+"""How a record of this or another version begins."""
 _MOUNTED = "procfs"
 _OWN = ("spool", "artifacts")
 """Directories of a run in which there are no runs."""

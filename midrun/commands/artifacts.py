@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from midrun.command import Command
-from midrun.commands.kind import EVALUATION, Arguments, Kind, Label
+from midrun.command import EVALUATION, Command
+from midrun.commands.kind import Arguments, Kind, Label
 from midrun.snapshot import write_snapshot
 
 if TYPE_CHECKING:

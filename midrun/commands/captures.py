@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from midrun.capture import write_batch, write_gradients, write_loss, write_optimizers
-from midrun.command import STEP, Change, Command
+from midrun.command import EVALUATION, POINTS, STEP, Change, Command
 from midrun.commands.artifacts import Labelled
-from midrun.commands.kind import EVALUATION, POINTS, Arguments, Kind
+from midrun.commands.kind import Arguments, Kind
 
 if TYPE_CHECKING:
     from midrun.run import Run

@@ -7,23 +7,16 @@ from there: a file to write to, a route, a form, a word on the command line, a r
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from midrun.command import EVALUATION, POINTS, Command, SafePoint
 from midrun.fs.faults import Refused
 
 if TYPE_CHECKING:
-    from midrun.command import Command
     from midrun.run import Run
 
-SafePoint = Literal["train_batch_end", "train_epoch_end", "validation_epoch_end", "before_optimizer_step", "fit_end"]
-"""Where in training a command can run."""
-POINTS: tuple[str, ...] = get_args(SafePoint)
-EVALUATION = "evaluation_batch_end"
-"""The end of a batch of `trainer.validate`, `test` or `predict`.
-
-The other safe points are `fit`'s, but for the end of a validation, which `validate` has too."""
 Label = Annotated[str, Field(min_length=1, max_length=100)]
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from midrun.command import Command
-from midrun.commands.kind import POINTS, Arguments, Kind
+from midrun.command import POINTS, Command
+from midrun.commands.kind import Arguments, Kind
 from midrun.fs.faults import Refused
 from midrun.momentum import reset_momentum
 from midrun.optimizer_options import set_optimizer_option

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from midrun.command import STEP, Command
-from midrun.commands.kind import EVALUATION, Arguments, Kind
+from midrun.command import EVALUATION, STEP, Command
+from midrun.commands.kind import Arguments, Kind
 from midrun.fs.faults import Conflict, NotFound
 from midrun.hold import is_hold
 

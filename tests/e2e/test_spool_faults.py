@@ -74,7 +74,7 @@ def owned(run: Run) -> Path:
     """Wait until a run looks for files; return its spool."""
     spool, id_ = spool_of(run), f"asked-{run.pid}"
     wait_for((spool / "new").exists, "the spool is there")
-    # What is there before the stage begins is expired, which is an answer too.
+    # What is there before the session begins is expired, which is an answer too.
     drop(spool, f"{id_}.json", set_hparam(0.0))
     over(spool, id_)
     return spool
@@ -241,7 +241,7 @@ def test_used_ids_are_refused_in_the_next_session_too(start: Start, root: Path) 
     assert [line["id"] for line in ledger(second)].count("once") == 1
 
 
-def test_a_file_from_before_the_stage_is_expired_unless_it_waits_for_the_next(start: Start, root: Path) -> None:
+def test_a_file_from_before_the_session_is_expired_unless_it_waits_for_the_next(start: Start, root: Path) -> None:
     place = root / "same"
     first = start(until=True, midrun=QUIET, in_=place)
     spool = owned(first)
@@ -741,7 +741,7 @@ def _asides(run: Run, id_: str) -> list[Path]:
 
 
 @pytest.mark.mount
-def test_a_file_from_before_the_stage_is_expired_also_if_the_disk_was_full_when_the_stage_began(
+def test_a_file_from_before_the_session_is_expired_also_if_the_disk_was_full_when_the_session_began(
     start: Start, root: Path
 ) -> None:
     place = root / "same"

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import midrun.artifacts
+from midrun.command import EVALUATION, POINTS
 from midrun.commands import KINDS
-from midrun.commands.kind import EVALUATION, POINTS
 from tests.midrun.models import batches, document, trainer
 from tests.midrun.steering import Steered, aside, done, failed, fit, held, outcome, until, where
 

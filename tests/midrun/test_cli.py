@@ -10,7 +10,7 @@ import pytest
 
 import midrun as package
 from midrun.cli import main
-from midrun.commands.kind import POINTS
+from midrun.command import POINTS
 from tests.midrun.commandline import complaint, made_up, midrun
 
 COMMANDS = ("status", "ls", "send", "pause", "continue", "stop", "tail")

@@ -21,8 +21,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from midrun.command import Command
-from midrun.commands.kind import EVALUATION, POINTS
+from midrun.command import EVALUATION, POINTS, Command
 from midrun.fs.faults import Conflict, NotFound
 from midrun.fs.write import Writer
 from tests.midrun.models import (

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from midrun.command import Command
+from midrun.command import EVALUATION, POINTS, Command
 from midrun.commands import ANY, command_of
-from midrun.commands.kind import EVALUATION, POINTS
 from midrun.fs.faults import Invalid
 from tests.midrun.models import batches, trainer
 from tests.midrun.steering import Place, Steered, fit, let_go, outcome, records_of, until, where

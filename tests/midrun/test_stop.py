@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from midrun.commands.kind import EVALUATION, POINTS
+from midrun.command import EVALUATION, POINTS
 from tests.midrun.models import batches, only_directory, record, runs, threads, trainer
 from tests.midrun.steering import Steered, aside, done, fit, give, held, outcome, until, where
 
