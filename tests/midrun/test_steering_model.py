@@ -541,6 +541,8 @@ class Steering(RuleBasedStateMachine):
                 and not (self.is_live and list(self.spool.glob("new/*.json")))
                 and self._on_disk() == self._states()
                 and run.queue.control_log.revision == len(reference.lines)
+                # Its line in the control log comes before it can be seen.
+                and (run.holds.active is None) == (reference.active is None)
                 and len(run.control_errors.newest()) == len(reference.refused)
             )
 
