@@ -13,57 +13,13 @@ import random
 import re
 import signal
 import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from tests.processes import sh
 
-PATIENCE = 30.0
-"""Seconds to wait for what should happen at once, on a machine that has other things to do."""
 _FORCE, _DETACH = 1, 2
-
-
-def wait_for(condition: Callable[[], T | None], what: str, seconds: float = PATIENCE, every: float = 0.01) -> T:
-    """Return what `condition` returns as soon as that is true; fail when it is not in time."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            message = f"not in {seconds:g} s: {what}"
-            raise AssertionError(message)
-        time.sleep(every)
-    return value
-
-
-def sh(*command: str | Path, seconds: float = PATIENCE, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end. One that hangs is killed and not waited for: a dead mount may never let go of it."""
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="surrogateescape",
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    try:
-        out, err = process.communicate(text, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1)
-        message = f"it hung for {seconds:g} s: {' '.join(map(str, command))}"
-        raise AssertionError(message) from None
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def output(*command: str | Path, seconds: float = PATIENCE, text: str | None = None) -> str:
-    """Return what a program prints; it must end well and complain of nothing."""
-    done = sh(*command, seconds=seconds, text=text)
-    assert (done.returncode, done.stderr) == (0, ""), (command, done)
-    return done.stdout
 
 
 # ---- processes

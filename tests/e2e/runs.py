@@ -29,11 +29,10 @@ from tests.e2e.machine import (
     inside,
     is_face,
     mounts,
-    output,
     session_of,
     unmount,
-    wait_for,
 )
+from tests.processes import output, wait_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = Path(__file__).with_name("trainers.py")

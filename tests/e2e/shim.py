@@ -10,7 +10,7 @@ import mmap
 import struct
 from pathlib import Path
 
-from tests.e2e.machine import output
+from tests.processes import output
 
 _LAYOUT = struct.Struct("=q i I Q 4072s")
 """`struct ground` of `shim.c`."""

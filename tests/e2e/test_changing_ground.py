@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Report
-from tests.e2e.machine import is_json, output, shown, wait_for
+from tests.e2e.machine import is_json, shown
 from tests.e2e.runs import Run, Script
 from tests.e2e.shim import Shim
+from tests.processes import output, wait_for
 
 pytestmark = pytest.mark.mount
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.machine import output, sh, wait_for
 from tests.e2e.runs import Run
+from tests.processes import output, sh, wait_for
 
 pytestmark = pytest.mark.mount
 

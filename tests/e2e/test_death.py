@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Report, Start
-from tests.e2e.machine import alive, children_of, end, faces_of, mounts, open_files, sh, wait_for
+from tests.e2e.machine import alive, children_of, end, faces_of, mounts, open_files
 from tests.e2e.runs import MOUNT, WEB, Run
-from tests.processes import on_this_machine, stand_still
+from tests.processes import on_this_machine, sh, stand_still, wait_for
 
 pytestmark = pytest.mark.mount
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Report, Start
-from tests.e2e.machine import inside, listening, mounts, output, sh, wait_for
+from tests.e2e.machine import inside, listening, mounts
 from tests.e2e.runs import REPOSITORY, Run
-from tests.processes import stand_still
+from tests.processes import output, sh, stand_still, wait_for
 
 pytestmark = pytest.mark.mount
 

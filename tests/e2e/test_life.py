@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.machine import output, wait_for
 from tests.e2e.runs import Run
+from tests.processes import output, wait_for
 
 pytestmark = pytest.mark.mount
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.machine import mounts, output, sh, wait_for
+from tests.e2e.machine import mounts
+from tests.processes import output, sh, wait_for
 
 pytestmark = pytest.mark.mount
 

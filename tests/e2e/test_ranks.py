@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.machine import alive, end, faces_of, session_of, wait_for
+from tests.e2e.machine import alive, end, faces_of, session_of
 from tests.e2e.runs import Run, Script
+from tests.processes import wait_for
 
 pytestmark = [pytest.mark.mount, pytest.mark.ddp, pytest.mark.timeout(110)]
 

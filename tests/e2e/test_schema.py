@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.conftest import Report, Start
-from tests.e2e.machine import wait_for
+from tests.processes import wait_for
 
 HOOKS = """
 import schemathesis

@@ -24,8 +24,9 @@ import pytest
 from midrun.fs.spool import STATES, Spool
 from tests.e2e import spooling
 from tests.e2e.conftest import Report, Start
-from tests.e2e.machine import is_json, output, shown, wait_for
+from tests.e2e.machine import is_json, shown
 from tests.e2e.runs import REPOSITORY, Run
+from tests.processes import output, wait_for
 
 QUIET = {"rest_enabled": False, "fuse_enabled": False}
 REST = {"fuse_enabled": False}

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from midrun.commands import KINDS
 from tests.e2e.conftest import Report, Start
-from tests.e2e.machine import wait_for
 from tests.e2e.runs import REPOSITORY, Run
 from tests.e2e.ways import WAYS, Outcome, outcome_of
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.mount
 

@@ -9,9 +9,8 @@ import time
 import pytest
 
 from tests.e2e.conftest import Report, Start
-from tests.e2e.machine import wait_for
 from tests.e2e.runs import MOUNT, WEB
-from tests.processes import stand_still
+from tests.processes import stand_still, wait_for
 
 pytestmark = pytest.mark.mount
 

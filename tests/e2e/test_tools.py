@@ -14,8 +14,8 @@ import pytest
 
 from midrun.fs.inodes import HELD
 from tests.e2e.conftest import Start
-from tests.e2e.machine import output, sh
 from tests.e2e.runs import Run
+from tests.processes import output, sh
 
 pytestmark = pytest.mark.mount
 

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.machine import children_of, open_files, wait_for
+from tests.e2e.machine import children_of, open_files
 from tests.e2e.runs import Run
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.mount
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.e2e.machine import sh, wait_for
 from tests.e2e.runs import Run
+from tests.processes import sh, wait_for
 
 _numbers = itertools.count()
 _VOLATILE = {"id", "source", "via", "submitted", "started", "finished", "artifact", "held_s", "released", "released_by"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 from trio.testing import MockClock
 
 from tests.fs.busy import Changing, Trainer
+from tests.fs.mounting import Mounted, mounting
 
 # How long an example takes says nothing on a machine that does other things too.
 settings.register_profile("midrun", deadline=None)
@@ -26,3 +29,11 @@ def root() -> Changing:
 @pytest.fixture
 def trainer(root: Changing) -> Trainer:
     return Trainer(root)
+
+
+@pytest.fixture(scope="module")
+def module_tree() -> Iterator[Mounted]:
+    """A mounted tree that the tests of a module share."""
+    with mounting() as mounted:
+        yield mounted.ready()
+        assert "Traceback" not in mounted.errors()

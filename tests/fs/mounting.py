@@ -16,66 +16,23 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from midrun.fs import mounts
+from tests.processes import PATIENCE, output, sh, start, wait_for
 
-T = TypeVar("T")
-
-PATIENCE = 30.0
-"""Seconds to wait for what should happen at once, on a machine that has other things to do."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do what this test does")
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("mounted.py")
 
 
-def wait_for(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Return what `condition` returns as soon as that is true; fail when it is not in time."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not in {seconds:g} s: {what}"
-        time.sleep(0.005)
-    return value
-
-
 def report(what: str, value: float) -> None:
     """Note a figure; -rP shows it."""
     sys.stdout.write(f"{what}: {value:.3f}\n")
-
-
-def start(*command: str | Path, **how: Any) -> subprocess.Popen[str]:
-    """Start a program; the streams that are not told are pipes."""
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = {**os.environ, "LC_ALL": "C"}
-    return subprocess.Popen(
-        [str(word) for word in command], text=True, errors="surrogateescape", env=environment, **{**pipes, **how}
-    )
-
-
-def sh(*command: str | Path, seconds: float = PATIENCE, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end. One that hangs is killed and not waited for."""
-    process = start(*command, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
-    try:
-        out, err = process.communicate(text, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1)
-        message = f"it hung for {seconds:g} s: {command}"
-        raise AssertionError(message) from None
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def output(*command: str | Path, seconds: float = PATIENCE, text: str | None = None) -> str:
-    """Return what a program prints; it must end well and complain of nothing."""
-    done = sh(*command, seconds=seconds, text=text)
-    assert (done.returncode, done.stderr) == (0, ""), (command, done)
-    return done.stdout
 
 
 def shell(script: str, *arguments: str | Path, program: str = "bash") -> subprocess.CompletedProcess[str]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from midrun.fs import mounts
-from tests.fs.mounting import Mounted, alive, end, mounting, needs_root, python, report, sh, start, wait_for
-from tests.processes import stand_still
+from tests.fs.mounting import Mounted, alive, end, mounting, needs_root, python, report
+from tests.processes import sh, stand_still, start, wait_for
 
 pytestmark = pytest.mark.mount
 

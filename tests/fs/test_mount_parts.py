@@ -24,8 +24,8 @@ from midrun.fs.tree import Dir, Leaf, Node, file
 from midrun.fs.verbs import Description, Entry, Kind, Local
 from midrun.fs.view import Rendered, View
 from midrun.fs.write import LONGEST_WRITE
-from tests.fs.mounting import end, start
-from tests.processes import stand_still
+from tests.fs.mounting import end
+from tests.processes import stand_still, start
 
 
 def entry(name: str = "x", *, kind: Kind = "file", fixed: bool = False) -> Entry:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fs.mounting import Mounted, alive, mounting, needs_root, output, sh, wait_for
+from tests.fs.mounting import Mounted, alive, mounting, needs_root
+from tests.processes import output, sh, wait_for
 
 pytestmark = pytest.mark.mount
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fs.mounting import Mounted, end, is_whole, mounting, output, python, sh, shell, start, wait_for
+from tests.fs.mounting import Mounted, end, is_whole, mounting, python, shell
+from tests.processes import output, sh, start, wait_for
 
 pytestmark = pytest.mark.mount
 
@@ -195,26 +196,26 @@ def test_tail_f_follows_a_file_that_grows(tree: Mounted) -> None:
         end(follower)
 
 
-def test_a_file_that_is_held_open_keeps_no_other_reader_from_new_values(tree: Mounted) -> None:
-    with contextlib.ExitStack() as stack:
-        holder = start(
-            "bash", "-c", 'exec 3< "$1"; echo; read -r', "-", tree.path("values/text"), stdin=subprocess.PIPE
-        )
-        stack.callback(end, holder)
+@contextlib.contextmanager
+def held_open(path: str | Path) -> Iterator[None]:
+    """Have a program hold a file open."""
+    holder = start("bash", "-c", 'exec 3< "$1"; echo; read -r', "-", path, stdin=subprocess.PIPE)
+    try:
         assert holder.stdout is not None
         holder.stdout.readline()
+        yield
+    finally:
+        end(holder)
+
+
+def test_a_file_that_is_held_open_keeps_no_other_reader_from_new_values(tree: Mounted) -> None:
+    with held_open(tree.path("values/text")):
         first = tree.cat("values/text")
         wait_for(lambda: tree.cat("values/text") != first, "the value changes", 3)
 
 
 def test_what_was_shown_before_is_void_after_a_bump_though_the_file_is_held_open(tree: Mounted) -> None:
-    with contextlib.ExitStack() as stack:
-        holder = start(
-            "bash", "-c", 'exec 3< "$1"; echo; read -r', "-", tree.path("values/text"), stdin=subprocess.PIPE
-        )
-        stack.callback(end, holder)
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with held_open(tree.path("values/text")):
         first = tree.cat("values/text")
         tree.do("bump")
         assert tree.cat("values/text") != first

@@ -15,17 +15,10 @@ from pathlib import Path
 import pytest
 
 from midrun.fs.inodes import ROOM
-from tests.fs.mounting import Mounted, end, is_whole, mounting, output, report, sh, start, wait_for
-from tests.processes import on_this_machine, stand_still
+from tests.fs.mounting import Mounted, end, is_whole, mounting, report
+from tests.processes import on_this_machine, output, sh, stand_still, start, wait_for
 
 pytestmark = pytest.mark.mount
-
-
-@pytest.fixture(scope="module")
-def module_tree() -> Iterator[Mounted]:
-    with mounting() as mounted:
-        yield mounted.ready()
-        assert "Traceback" not in mounted.errors()
 
 
 @pytest.fixture

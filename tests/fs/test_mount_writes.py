@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fs.mounting import Mounted, mounting, output, python, sh, shell, start
+from tests.fs.mounting import Mounted, mounting, python, shell
+from tests.processes import output, sh, start
 
 pytestmark = pytest.mark.mount
-
-
-@pytest.fixture(scope="module")
-def module_tree() -> Iterator[Mounted]:
-    with mounting() as mounted:
-        yield mounted.ready()
-        assert "Traceback" not in mounted.errors()
 
 
 @pytest.fixture

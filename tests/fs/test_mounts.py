@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from midrun.fs import mounts
-from tests.fs.mounting import needs_root, output, sh
+from tests.fs.mounting import needs_root
+from tests.processes import output, sh
 
 pytestmark = pytest.mark.mount
 

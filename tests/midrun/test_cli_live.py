@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.machine import end, wait_for
+from tests.e2e.machine import end
 from tests.e2e.runs import MOUNT, Forge, Run, drop, new_root
 from tests.midrun.commandline import complaint, midrun
+from tests.processes import wait_for
 
 BARE: dict[str, Any] = {"rest_enabled": False, "fuse_enabled": False}
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from midrun.cli import main, send
-from tests.e2e.machine import wait_for
 from tests.midrun.commandline import complaint, made_up, midrun, put
+from tests.processes import wait_for
 
 OVER = {"status": "succeeded", "place": {"global_step": 7}, "result": None, "error": None}
 

@@ -25,8 +25,8 @@ from tests.e2e.dashboard.watching import (
     press,
     spooled,
 )
-from tests.e2e.machine import wait_for
 from tests.e2e.runs import WEB
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.browser
 

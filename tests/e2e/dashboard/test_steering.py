@@ -26,8 +26,8 @@ from tests.e2e.dashboard.watching import (
     press,
     spooled,
 )
-from tests.e2e.machine import wait_for
 from tests.e2e.runs import Run
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.browser
 

@@ -10,8 +10,8 @@ from typing import Any
 from playwright.sync_api import Locator, Page, Response, expect
 
 from tests.browsing import Visit, Visiting
-from tests.e2e.machine import wait_for
 from tests.e2e.runs import Run
+from tests.processes import wait_for
 
 Watch = Callable[..., tuple[Run, Visit]]
 
