@@ -5,7 +5,7 @@
     executing/  being done
     done/       over; the last 1000 are kept
     rejected/   what was no command, or none that could be taken in, beside `<stem>.error.json` with the reason
-    holds/      what stands still, a file each
+    <note>/     what else is told of a command, a file each: what `Spool` is given as `notes`
 
 Files are written whole and reach the disk before anybody is told of them. One process owns a spool, by a lock that ends
 with the process. After a crash its next owner finds in `executing/` what may have been done, and in `queued/` what was
@@ -20,7 +20,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,6 @@ STATES = ("queued", "executing", "done")
 MOST_RECORDS = 1000
 """Records in `done/`, and files in `rejected/`, that are kept: the newest."""
 
-_DIRECTORIES = ("new", *STATES, "rejected", "holds")
 _JSON = ".json"
 _SETTLED = 2.0
 """Seconds without a change after which a file that is no command is taken to be all that it will be, and between two
@@ -112,10 +111,13 @@ class Spool:
     ----------
     directory
         The spool's directory.
+    notes
+        More directories in it, for `note`. What is there of a command goes with its record.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, notes: Sequence[str] = ()) -> None:
         self.directory = directory
+        self._notes = notes
         self.used: set[str] = set()
         """Ids that are used up: no command may have one of them again."""
         self._lock: int | None = None
@@ -221,7 +223,7 @@ class Spool:
             append_whole(self.directory / _IDS, "".join(f"\n{id_}" for id_ in surplus).encode())
         for id_ in surplus:
             del self._done[id_]
-            for directory in ("done", "holds"):
+            for directory in ("done", *self._notes):
                 _discard(self.directory / directory / f"{id_}{_JSON}")
 
     def _write(self, directory: str, name: str, record: Record, *, sync_name: bool = False) -> None:
@@ -334,7 +336,7 @@ class Spool:
     # ---- inside
 
     def _make(self) -> None:
-        for name in _DIRECTORIES:
+        for name in ("new", *STATES, "rejected", *self._notes):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
 
     def _own(self) -> None:
@@ -364,7 +366,7 @@ class Spool:
 
     def _read_in(self) -> None:
         """Find out what earlier owners have left."""
-        for state in (*STATES, "rejected", "holds"):
+        for state in (*STATES, "rejected", *self._notes):
             sweep(self.directory / state)
         self._settle()
         self._done = dict.fromkeys(path.stem for path in sorted(self._files("done"), key=_changed))

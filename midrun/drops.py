@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _RETRY = 2.0
 """Seconds between two attempts to own the spool."""
+_HOLDS = "holds"
+"""The directory of the spool that has a file of each hold."""
 _STAYING = 50
 """Files that are looked at in one look although there is no place for them: one behind them may need none."""
 
@@ -51,7 +53,7 @@ class Drops:
 
     def __init__(self, run: Run, queue: Queue, directory: Path, worker: Worker) -> None:
         self._run, self._queue, self._worker = run, queue, worker
-        self._spool = Spool(directory)
+        self._spool = Spool(directory, notes=(_HOLDS,))
         self._owns = False
         self._is_blind = False
         """New files could not be looked for the last time."""
@@ -231,7 +233,7 @@ class Drops:
 
     def note_hold(self, hold: HoldRecord) -> None:
         """Write down how a hold stands."""
-        self._write(partial(self._spool.note, "holds", hold["id"], hold))
+        self._write(partial(self._spool.note, _HOLDS, hold["id"], hold))
 
     def _write(self, write: Callable[[], object]) -> bool:
         """Write something; return whether that worked. What can't be written is told, and the run goes on."""

@@ -35,7 +35,7 @@ def use(root: Path) -> None:
 
     said, done = note("said"), note("done")
     module.MOST_RECORDS = KEPT
-    spool = Spool(root / "spool")
+    spool = Spool(root / "spool", notes=("holds",))
     spool.open()
     for drop in spool.drops():
         if drop.data == b"no":

@@ -40,7 +40,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Spool]:
-    spool = Spool(tmp_path / "spool")
+    spool = Spool(tmp_path / "spool", notes=("holds",))
     spool.open()
     yield spool
     spool.close()
@@ -96,7 +96,7 @@ def where(spool: Spool, id_: str) -> list[str]:
 def next_session(spool: Spool) -> Spool:
     """Have the spool read in anew, as the next owner does."""
     spool.close()
-    after = Spool(spool.directory)
+    after = Spool(spool.directory, notes=("holds",))
     after.open()
     return after
 
@@ -189,7 +189,7 @@ def test_a_list_of_used_ids_that_was_cut_short_costs_no_other_id(
     monkeypatch.setattr(module, "MOST_RECORDS", 1)
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool/ids").write_bytes(torn)
-    spool = Spool(tmp_path / "spool")
+    spool = Spool(tmp_path / "spool", notes=("holds",))
     spool.open()
     for id_ in ("a", "b", "c"):
         spool.put("done", record(id_))
@@ -582,7 +582,7 @@ def test_the_lock_goes_with_its_owner_even_by_kill(tmp_path: Path) -> None:
         assert refused.value.strerror == "another process has it"
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-        spool = Spool(tmp_path / "spool")
+        spool = Spool(tmp_path / "spool", notes=("holds",))
         spool.open()
         spool.close()
 
@@ -646,7 +646,7 @@ def test_a_spool_that_can_not_be_used_is_not_kept_from_others(tmp_path: Path) ->
 
 
 def test_records_of_a_session_that_was_killed_are_found_the_oldest_first(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
+    spool = Spool(tmp_path / "spool", notes=("holds",))
     spool.open()
     for number in (3, 1, 2):
         spool.put("queued", record(f"q{number}"))
