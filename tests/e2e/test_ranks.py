@@ -107,15 +107,17 @@ def test_when_the_backward_of_a_later_rank_raises_rank_zero_does_not_stand_until
     trainer = Script("distributed", {"fail_at": 5, "fail_rank": 1, "workers": 0}, root)
     run = trainer.run
     try:
-        assert run.ended(STARTED) == 1, run.told()
+        ended = run.ended(STARTED)
         assert "backward has failed, as the plan says" in run.err  # what rank 1 raised
-        record = run.record()
-        assert record["session"]["outcome"] == "failed"
         # Rank zero waited for a rank that is no more. It held that, and raised it when it saw why.
         assert "backward() raised" in run.log
         assert "the exception is released by the end of another rank" in run.log
         assert run.last_state()["exception"]["type"] == "RuntimeError"
-        assert run.left() == []
+        # Every five seconds Lightning looks for ranks that have failed, and then kills all others, at their end too.
+        assert ended in {1, -signal.SIGKILL}, run.told()
+        if ended == 1:
+            assert run.record()["session"]["outcome"] == "failed"
+        run.gone()
     finally:
         trainer.clean()
 
