@@ -34,6 +34,7 @@ _ANSWERS = 1000
 """Requests that may wait for an answer at one time."""
 _PROGRAMS = "/usr/local/bin:/usr/bin:/bin"
 """Where libfuse looks for fusermount3 besides the PATH."""
+_ELSEWHERE = "set fuse_mountpoint to an empty directory"
 _ALLOW = "in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN"
 
 
@@ -165,8 +166,10 @@ async def _clear(path: str) -> bool:
     there = await trio.to_thread.run_sync(mounts.clean, path, abandon_on_cancel=True)
     if there is None:
         return True
-    what = f"the mount of process {there.pid}" if there.pid is not None else f"a mount of {there.source} ({there.kind})"
-    raise Unmountable(f"at {path} there is {what} already: unmount it, or set fuse_mountpoint to an empty directory")
+    if there.pid is not None:
+        what = f"at {path} another run is mounted, by process {there.pid}"
+        raise Unmountable(f"{what}: {_ELSEWHERE}, or end the other run")
+    raise Unmountable(f"at {path} there is a mount of {there.source} ({there.kind}): {_ELSEWHERE}, or unmount it")
 
 
 @contextmanager
@@ -189,7 +192,7 @@ def _directory(path: str, *, made: bool) -> Iterator[None]:
     except OSError as error:
         raise Unmountable(f"the mountpoint {path} can't be made: {error.strerror}") from None
     if holds:
-        raise Unmountable(f"{path} holds files: empty it, or set fuse_mountpoint to an empty directory")
+        raise Unmountable(f"{path} holds files: empty it, or {_ELSEWHERE}")
     try:
         yield
     finally:

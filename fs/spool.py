@@ -15,7 +15,6 @@ not. New files are found by looking: notifications miss what another host puts o
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from midrun.fs.disk import append_whole, sweep, sync_directory, write_whole
+from midrun.fs.lock import Lock
 from midrun.fs.render import render
 from midrun.fs.write import LONGEST_WRITE
 
@@ -47,15 +47,8 @@ _LONGEST_STEM = 200
 """Bytes of a rejected file's name that its reason's name repeats."""
 _IDS = "ids"
 """The file of ids that are used, and whose records are no longer kept: one in a line."""
-_locked: dict[tuple[int, int, int], Spool] = {}
-"""The spools that a process owns, by its id, and device and inode of the lock: its own locks would not keep it from
-owning one twice. A child that was forked inherits the entries, and none of the locks."""
 
 Record = Mapping[str, Any]
-
-
-class Owned(OSError):  # noqa: N818 - it says how the spool is
-    """Another process owns the spool."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +113,7 @@ class Spool:
         self._notes = notes
         self.used: set[str] = set()
         """Ids that are used up: no command may have one of them again."""
-        self._lock: int | None = None
-        self._key = (0, 0, 0)
+        self._lock = Lock(directory)
         self._seen: dict[str, _Seen] = {}
         self._done: dict[str, None] = {}
         self._rejected = 0
@@ -133,7 +125,7 @@ class Spool:
     def open(self) -> None:
         """Make the directories and become the owner. Raises `Owned` when another process is."""
         self._make()
-        self._own()
+        self._lock.take()
         self._seen = {}
         try:
             self._read_in()
@@ -143,21 +135,15 @@ class Spool:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the lock is still where others look for it: who deletes the directory lets them in."""
-        try:
-            there = (self.directory / "lock").stat()
-        except OSError as error:
-            return not isinstance(error, FileNotFoundError)
-        return self._key[1:] == (there.st_dev, there.st_ino)
+        """Whether its lock is still where others look for it."""
+        return self._lock.is_there
 
     def close(self) -> None:
         """Own it no more."""
-        if self._lock is not None:
+        if self._lock.is_had:
             with suppress(OSError):
                 self._pay()
-            os.close(self._lock)
-            self._lock = None
-            _locked.pop(self._key, None)
+            self._lock.give_up()
 
     def left(self, state: str) -> list[dict[str, Any]]:
         """Return the records in the directory of a state, the oldest first; what can't be read is put aside."""
@@ -338,31 +324,6 @@ class Spool:
     def _make(self) -> None:
         for name in ("new", *STATES, "rejected", *self._notes):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
-
-    def _own(self) -> None:
-        if self._lock is not None:
-            return
-        path = self.directory / "lock"
-        # Made without being opened: a process that closes any descriptor of the file gives up its lock.
-        with suppress(FileExistsError):
-            os.mknod(path, 0o666 | stat.S_IFREG)
-        status = path.stat()
-        key = (os.getpid(), status.st_dev, status.st_ino)
-        if _locked.setdefault(key, self) is not self:
-            raise Owned(errno.EAGAIN, "another run of this process has it")
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BaseException:
-                os.close(lock)
-                raise
-        except OSError as error:
-            del _locked[key]
-            if error.errno in {errno.EAGAIN, errno.EACCES}:
-                raise Owned(error.errno, "another process has it") from None
-            raise
-        self._lock, self._key = lock, key
 
     def _read_in(self) -> None:
         """Find out what earlier owners have left."""

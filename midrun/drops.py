@@ -15,7 +15,8 @@ from midrun.command import Command, CommandRecord, ErrorRecord, Status, is_recor
 from midrun.commands import ANY, KINDS, command_of
 from midrun.control_log import line_of
 from midrun.fs.faults import Fault, Invalid
-from midrun.fs.spool import Drop, Owned, Spool
+from midrun.fs.lock import Owned
+from midrun.fs.spool import Drop, Spool
 from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.hold import HoldRecord, is_hold, of_command
 from midrun.worker import Worker
@@ -28,6 +29,7 @@ _RETRY = 2.0
 """Seconds between two attempts to own the spool."""
 _HOLDS = "holds"
 """The directory of the spool that has a file of each hold."""
+_ADVICE = "give this run a directory of its own, with another version of its logger, or end the other"
 _STAYING = 50
 """Files that are looked at in one look although there is no place for them: one behind them may need none."""
 
@@ -55,6 +57,8 @@ class Drops:
         self._run, self._queue, self._worker = run, queue, worker
         self._spool = Spool(directory, notes=(_HOLDS,))
         self._owns = False
+        self.is_anothers = False
+        """Another run lives in the directory, and has the spool."""
         self._is_blind = False
         """New files could not be looked for the last time."""
         self._is_begun = False
@@ -74,13 +78,15 @@ class Drops:
         service = self._run.services["spool"]
         try:
             self._spool.open()
-            self._owns = True
+            self._owns, self.is_anothers = True, False
             self._recover()
         except OSError as error:
             self.disown()
             self._is_begun = True
-            is_taken = isinstance(error, Owned)
-            why = f"takes no files: {error.strerror}; end the other run" if is_taken else f"can't be used: {error}"
+            self.is_anothers = isinstance(error, Owned)
+            why = f"can't be used: {error}"
+            if self.is_anothers:
+                why = f"and the records beside it are another run's: {error.strerror}; {_ADVICE}"
             service.fail(f"{self._spool.directory} {why}")
         except BaseException:
             self.disown()

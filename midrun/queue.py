@@ -64,6 +64,11 @@ class Queue:
 
     # ---- any thread
 
+    @property
+    def is_anothers(self) -> bool:
+        """Whether another run that lives in the directory has the spool."""
+        return self._drops.is_anothers
+
     def submit(self, command: Command) -> Later:
         """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""
         return self._later(partial(self.accept, command))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -391,16 +391,23 @@ class Run:
     # ---- the records
 
     def _write_run_record(self) -> None:
-        # Who finds the run by its record may drop a command at once.
-        self.queue.begun.wait(_STOP_PATIENCE)
-        self._records.write("run.json", records.record_of(self))
+        self._write("run.json", records.record_of(self))
 
     def write_down(self) -> None:
         """Have `last-state.json` written now."""
         self.disk.put(self._write_last_state)
 
     def _write_last_state(self) -> None:
-        self._records.write("last-state.json", self.root.last_state())
+        self._write("last-state.json", self.root.last_state())
+        if not (self.directory / "run.json").exists():  # Somebody has tidied up.
+            self._write_run_record()
+
+    def _write(self, name: str, document: Mapping[str, object]) -> None:
+        """Write a record. Another run that lives in the directory is the one that is found there, not this."""
+        # Who finds the run by its record may drop a command at once.
+        self.queue.begun.wait(_STOP_PATIENCE)
+        if not self.queue.is_anothers:
+            self._records.write(name, document)
 
     # ---- services and faults
 

@@ -6,10 +6,8 @@ kernel's table says is a mount of midrun's.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import struct
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from typing import Any, Literal
 
 from midrun.cli.output import Trouble, one_line, span
 from midrun.fs import mounts
+from midrun.fs.lock import is_had
 from midrun.records import FORMAT, boot_id, process
 
 DEEPEST = 8
@@ -36,8 +35,6 @@ _OWN = ("spool", "artifacts")
 """Directories of a run in which there are no runs."""
 _EMPTY = (mounts.KIND, "proc", "sysfs")
 """Kinds of mounts in which there are no runs."""
-_FLOCK = "hhqqi"
-"""`struct flock`, as the kernel has it on 64 bits."""
 
 Life = Literal["live", "ended", "gone"]
 
@@ -179,7 +176,7 @@ def _life(directory: Path, session: dict[str, Any], last: dict[str, Any]) -> tup
         if isinstance(pid, int) and _is_process(pid, session.get("born")):
             return "live", f"process {pid} lives"
         # It may be hidden from us, as in another container.
-        if _is_owned(directory / "spool" / "lock"):
+        if is_had(directory / "spool"):
             return "live", f"a process that is not seen from here holds {directory / 'spool'}"
         return "gone", f"process {pid} was killed: it is not there, and has not said that it ended"
     written = _number(last.get("written"))
@@ -195,19 +192,6 @@ def _is_process(pid: int, born: object) -> bool:
     """Whether a process lives that began then: numbers are used again."""
     found = process(pid)
     return found is not None and found.state not in {"Z", "X"} and found.born == born
-
-
-def _is_owned(lock: Path) -> bool:
-    """Whether a process holds the lock of a spool. To ask for a lock takes none."""
-    with suppress(OSError, struct.error):
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            answer: bytes = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
-            return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
-        finally:
-            os.close(fd)
-    return False
 
 
 # ---- many runs

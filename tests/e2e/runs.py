@@ -318,8 +318,11 @@ class Run:
 
     @property
     def port(self) -> int:
-        """The port of REST, from the run's record."""
-        port = int(self.record()["rest_url"].rpartition(":")[2])
+        """The port of REST, from the run's record. Of two runs in one directory only the first one's is there."""
+        record = self.record()
+        if record["session"]["pid"] != self.pid:
+            return self.first_port
+        port = int(record["rest_url"].rpartition(":")[2])
         self.ports_seen.add(port)
         return port
 

@@ -298,14 +298,17 @@ def test_a_second_run_in_the_directory_says_who_has_the_spool_and_takes_it_over(
     (other / "logs").symlink_to(place / "logs")
     second = start(until=True, midrun=REST, in_=other).live(mount=False)
     state, why = second.service("spool")
-    assert (state, "another process has it" in str(why)) == ("failed", True)
+    assert (state, f"process {first.pid} has it" in str(why)) == ("failed", True)
     drop(spool, "whose.json", snapshot("whose"))
     assert over(spool, "whose")["status"] == "succeeded"
     status, body, _ = post(second, "by-rest", set_hparam(0.5))
     assert (status, json.loads(body)["durable"]) == (200, False)
+    # Whoever finds a run by the directory finds the one that would take what is sent to it.
+    assert first.record()["session"]["pid"] == first.pid
     first.signal(signal.SIGKILL)
     assert first.ended() == -signal.SIGKILL
     wait_for(lambda: second.service("spool") == ("running", None), "the other run has it")
+    wait_for(lambda: second.record()["session"]["pid"] == second.pid, "it is the one that is found")
     drop(spool, "mine.json", set_hparam(0.5))
     assert over(spool, "mine")["status"] == "succeeded"
     finished(second)

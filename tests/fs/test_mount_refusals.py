@@ -62,7 +62,7 @@ def test_the_mount_of_somebody_else_is_not_mounted_over(tmp_path: Path) -> None:
     output("mount", "-t", "tmpfs", "somebody", tmp_path)
     try:
         with failing({"mountpoint": str(tmp_path)}) as reason:
-            assert f"at {tmp_path} there is a mount of somebody (tmpfs) already" in reason
+            assert f"at {tmp_path} there is a mount of somebody (tmpfs): " in reason
             assert "fuse_mountpoint" in reason
         assert sh("mountpoint", tmp_path).returncode == 0
     finally:
@@ -73,7 +73,7 @@ def test_the_live_mount_of_another_run_is_not_mounted_over() -> None:
     with mounting() as tree:
         tree.ready()
         with failing({"mountpoint": str(tree.mountpoint)}) as reason:
-            assert f"at {tree.mountpoint} there is the mount of process {tree.face} already" in reason
+            assert f"at {tree.mountpoint} another run is mounted, by process {tree.face}: " in reason
         assert tree.cat("still/constant") == "42\n"
 
 

@@ -19,7 +19,8 @@ import pytest
 
 from midrun.fs import spool as module
 from midrun.fs.disk import append_whole, write_whole
-from midrun.fs.spool import MOST_RECORDS, STATES, Drop, Owned, Spool
+from midrun.fs.lock import Owned
+from midrun.fs.spool import MOST_RECORDS, STATES, Drop, Spool
 from midrun.fs.write import LEGAL_ID
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -551,11 +552,11 @@ def test_a_spool_has_one_owner_in_another_process_or_in_the_same(spool: Spool) -
         second.open()
     assert refused.value.strerror == "another run of this process has it"
     # A process loses its lock with any descriptor of the file that it closes.
-    assert what_another_process_hears(spool.directory) == "another process has it"
+    assert what_another_process_hears(spool.directory) == f"process {os.getpid()} has it"
     spool.close()
     second.open()
     spool.close()
-    assert what_another_process_hears(spool.directory) == "another process has it"
+    assert what_another_process_hears(spool.directory) == f"process {os.getpid()} has it"
     second.close()
     assert what_another_process_hears(spool.directory) == "owned"
 
@@ -564,14 +565,14 @@ def test_a_spool_has_one_owner_by_whichever_path(spool: Spool, tmp_path: Path) -
     (tmp_path / "link").symlink_to(spool.directory)
     with pytest.raises(Owned):
         Spool(tmp_path / "link").open()
-    assert what_another_process_hears(tmp_path / "link") == "another process has it"
+    assert what_another_process_hears(tmp_path / "link") == f"process {os.getpid()} has it"
 
 
 def test_to_open_it_again_changes_nothing(spool: Spool) -> None:
     spool.put("queued", record("a"))
     spool.open()
     assert [found["id"] for found in spool.left("queued")] == ["a"]
-    assert what_another_process_hears(spool.directory) == "another process has it"
+    assert what_another_process_hears(spool.directory) == f"process {os.getpid()} has it"
 
 
 def test_the_lock_goes_with_its_owner_even_by_kill(tmp_path: Path) -> None:
@@ -579,7 +580,7 @@ def test_the_lock_goes_with_its_owner_even_by_kill(tmp_path: Path) -> None:
         assert said == "owned"
         with pytest.raises(Owned) as refused:
             Spool(tmp_path / "spool").open()
-        assert refused.value.strerror == "another process has it"
+        assert refused.value.strerror == f"process {owner.pid} has it"
         owner.send_signal(signal.SIGKILL)
         owner.wait()
         spool = Spool(tmp_path / "spool", notes=("holds",))
@@ -591,7 +592,8 @@ def test_the_lock_goes_with_its_owner_even_by_kill(tmp_path: Path) -> None:
 PARENT = """
 import os, signal, sys
 from pathlib import Path
-from midrun.fs.spool import Spool, Owned
+from midrun.fs.lock import Owned
+from midrun.fs.spool import Spool
 spool = Spool(Path(sys.argv[1]))
 spool.open()
 ready, told = os.pipe()
@@ -621,7 +623,7 @@ def test_a_child_that_was_forked_keeps_no_lock_and_may_own_it_after_its_parent(t
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdin is not None
-        assert parent.stdout.readline() == "child: another process has it\n"
+        assert parent.stdout.readline() == f"child: process {parent.pid} has it\n"
         parent.wait()
         assert what_another_process_hears(directory) == "owned"  # The child still lives.
         parent.stdin.write("go\n")
