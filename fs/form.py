@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from midrun.fs.faults import FieldError, Invalid
+from midrun.fs.names import meant
 from midrun.fs.write import check_length
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ class Form:
         if chosen_by is not None:
             loc = loc[1:]
         if type_ == "union_tag_invalid":
-            loc, msg = (chosen_by,), f"{item['ctx']['tag']!r} is none of {item['ctx']['expected_tags']}"
+            tag, tags = str(item["ctx"]["tag"]), self.schema()["discriminator"]["mapping"]
+            loc, msg = (chosen_by,), f"there is no {chosen_by} {tag!r:.200}: {meant(tag, tags)}"
         elif type_ == "union_tag_not_found":
             loc, msg, type_ = (chosen_by,), "Field required", "missing"
         elif not loc and chosen_by is None and not self.schema().get("properties"):
@@ -107,6 +109,8 @@ class Form:
         elif type_ == "extra_forbidden":
             known = self._members(item["loc"][:-1])
             msg = f"Unknown member; known here: {', '.join(known) or 'none'}"
+        elif type_ == "bool_type":
+            msg = "Input should be true or false"
         return FieldError(loc=["body", *loc], msg=msg, type=type_)
 
     def _members(self, place: Iterable[str | int]) -> list[str]:

@@ -7,8 +7,10 @@ its directory.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
+from collections.abc import Iterable
 
 INDEX = "index.json"
 LONGEST_NAME = 255
@@ -22,6 +24,13 @@ _ESCAPED = re.compile(r"((?:%[0-9A-F]{2})+)")
 
 def _percent(text: str) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return a question for the one of the known names that somebody may have meant, or what all of them are."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"it is one of {', '.join(known)}"
 
 
 def escape(name: str, *, one_value: bool = False) -> str:

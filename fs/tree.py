@@ -223,6 +223,11 @@ class Dir:
         del name
         return None
 
+    def missing(self, name: str) -> str:
+        """Return what is said where there is no such entry; nothing is the usual words."""
+        del name
+        return ""
+
     def declares(self, file_name: str) -> bool:
         """Whether the entry of this file name is there for good."""
         return file_name in self._files or self._held(file_name) is not None

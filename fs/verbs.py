@@ -125,7 +125,7 @@ class Tree:
             fixed = fixed and node.declares(step)
             child = node.entry(step)
             if child is None:
-                raise NotFound(_missing(path))
+                raise NotFound(node.missing(step) or _missing(path))
             node = child
         return node, fixed
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from midrun.fs.names import meant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +130,7 @@ OPTIONS = tuple(f.name for f in fields(MidrunConfig))
 
 def unknown_option(owner: str, name: str) -> TypeError:
     """Return the error for a keyword argument that nobody takes."""
-    close = difflib.get_close_matches(name, OPTIONS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(OPTIONS)}"
-    return TypeError(f"{owner}: unknown midrun option {name!r}; {hint}")
+    return TypeError(f"{owner}: unknown midrun option {name!r}: {meant(name, OPTIONS)}")
 
 
 def _matches(value: object, annotation: Any) -> bool:  # noqa: ANN401 - an annotation has no type of its own

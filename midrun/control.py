@@ -18,6 +18,8 @@ from midrun.ending import ExceptionRecord
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
 from midrun.fs.form import Form
 from midrun.fs.later import Later
+from midrun.fs.names import meant
+from midrun.fs.spool import MOST_RECORDS
 from midrun.fs.tree import Control, Dir, file
 from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.hold import HoldRecord, is_hold, of_command
@@ -102,6 +104,10 @@ class _ControlDir(Dir):
     def __init__(self, run: Run) -> None:
         self.run = run
 
+    def missing(self, name: str) -> str:
+        """Say which command may have been meant."""
+        return f"there is no command {name!r:.200}: {meant(name, KINDS)}"
+
     @file("errors.json", cached=False)
     def errors(self) -> ErrorList:
         """The newest writes that were refused, with the reasons."""
@@ -157,6 +163,10 @@ class Commands(Dir):
     def members(self) -> Iterable[str]:
         """Return the ids."""
         return self._run.queue.table.ids
+
+    def missing(self, name: str) -> str:
+        """Say that there is no such command."""
+        return f"no command has the id {name!r:.200}; the last {MOST_RECORDS} are kept"
 
     def member(self, name: str) -> Dir | None:
         """Return the directory of one command."""
@@ -233,6 +243,10 @@ class HoldFiles(Dir):
     def members(self) -> Iterable[str]:
         """Return the ids."""
         return [id_ for id_ in self._run.queue.table.ids if self.member(id_) is not None]
+
+    def missing(self, name: str) -> str:
+        """Say that there is no such hold."""
+        return f"no hold has the id {name!r:.200}; the last {MOST_RECORDS} commands are kept"
 
     def member(self, name: str) -> Dir | None:
         """Return the directory of one hold."""

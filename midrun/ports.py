@@ -34,7 +34,9 @@ def listen(host: str, first: int, count: int) -> socket.socket:
                 raise OSError(f"can't listen on {host}:{port}: {reason}; set rest_host and rest_port") from error
         else:
             return end
-    raise OSError(f"no free port on {host} among {first} to {candidates[-1]}; set rest_port or rest_port_search")
+    last = candidates[-1]
+    why = f"port {first} of {host} is taken" if last == first else f"no port of {host} from {first} to {last} is free"
+    raise OSError(f"{why}: set rest_port, or rest_port_search to try more")
 
 
 def is_loopback(host: str) -> bool:

@@ -97,7 +97,8 @@ def chosen(word: str | None) -> Run:
     if len(live) == 1:
         return live[0]
     listed = live or runs
-    found = f"{len(live)} live runs" if live else f"no live run, and {len(runs)} that are over" if runs else "no run"
+    over = f"{len(runs)} that {'are' if runs[1:] else 'is'} over"
+    found = f"{len(live)} live runs" if live else f"no live run, and {over}" if runs else "no run"
     advice = "name the run's directory" if listed else "go where the runs are, or name a run's directory"
     raise NoSingleRun(f"{found} below {os.getcwd()}{problem}: {advice}", listed)
 

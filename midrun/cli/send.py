@@ -351,7 +351,9 @@ class Sent:
             steps = [step for step in error.get("loc", ()) if step != "body"]
             name = ".".join(str(step) for step in (steps[1:] if steps[:1] == ["args"] and len(steps) > 1 else steps))
             given = _at(self.asked, steps)
-            told.append(f"{name}{given}: {error.get('msg')}" if name else str(error.get("msg")))
+            # What reads as JSON is sent as that.
+            how = f""": write {name}='{json.dumps(str(given[1:]))}'""" if error.get("type") == "string_type" else ""
+            told.append(f"{name}{given}: {error.get('msg')}{how}" if name else str(error.get("msg")))
         return one_line("; ".join(told))
 
     def _excuse(self) -> str:
@@ -370,7 +372,10 @@ def _at(asked: Any, steps: list[Any]) -> str:  # noqa: ANN401 - JSON is of many 
             asked = asked[step]
         except (LookupError, TypeError):
             return ""
-    return f"={shown(asked):.200}" if steps and not isinstance(asked, dict) else ""
+    if not steps or isinstance(asked, dict):
+        return ""
+    # As it was sent: 7.0 is not 7 where a whole number is wanted.
+    return f"={asked if isinstance(asked, str) else json.dumps(asked):.200}"
 
 
 def _says(value: Any) -> bool:  # noqa: ANN401 - any JSON value

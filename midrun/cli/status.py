@@ -173,7 +173,8 @@ def _metrics(metrics: dict[str, Any]) -> list[tuple[str, str]]:
 def _exception(exception: dict[str, Any] | None) -> str:
     if not exception:
         return ""
-    return one_line(f"{exception.get('type')} at {output.place(exception)}: {exception.get('message')}")
+    told = f": {exception['message']}" if exception.get("message") else ""
+    return one_line(f"{exception.get('type')} at {output.place(exception)}{told}")
 
 
 def _waiting(run: Run, found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -205,6 +206,7 @@ def _held(hold: dict[str, Any]) -> str:
     if hold.get("reason"):
         parts.append(f"because {shown(hold['reason'])}")
     if hold.get("joined_ids"):
+        parts[-1] += ","
         parts.append(f"joined by {', '.join(map(str, hold['joined_ids']))}")
     return one_line(" ".join(filter(None, parts)))
 

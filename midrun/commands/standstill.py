@@ -74,6 +74,8 @@ class Continue(Kind):
         source = command.record["source"]
         pauses = [hold for hold in run.holds.pending() if hold.record["kind"] == "pause"]
         done = {"cancelled_holds": run.queue.cancel(pauses, source), "released": run.holds.release(source)}
+        if not any(done.values()):
+            done["notes"] = ["nothing was held"]
         if run.holds.exception is not None:
             done["notes"] = ["an exception holds the run: release_exception, or stop, lets it end"]
         return done

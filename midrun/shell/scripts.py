@@ -123,7 +123,7 @@ class Scripts:
     def _copy(self, source: Path, made: Mapping[str, str]) -> None:
         """Copy a user's own set, with its modes. What is here already stays, unless midrun has made it."""
         if not source.is_dir():
-            raise NoSet(f"hooks_source_dir: {str(source)!r} is no directory")
+            raise NoSet(f"hooks_source_dir: there is no directory {os.path.abspath(source)!r}")
         for folder, below, names in os.walk(source):
             below[:] = [name for name in below if not name.startswith(".")]
             for name in names:

@@ -254,7 +254,10 @@ class Reference:
                 asked.result = {"cancelled": asked.args["id"]}
             else:
                 pauses = self._cancel(("pause",)) if asked.kind == "continue" else []
-                asked.result = {"cancelled_holds": pauses, "released": self._release(asked.source)}
+                released = self._release(asked.source)
+                asked.result = {"cancelled_holds": pauses, "released": released}
+                if asked.kind == "continue" and not (pauses or released):
+                    asked.result["notes"] = ["nothing was held"]
             self._log("done", asked)
         if self.active is not None:
             self.go()

@@ -225,7 +225,7 @@ def test_status_shows_what_the_files_say(tmp_path: Path) -> None:
     assert "\n                  val/metric-4=0.5 " in out, "many metrics go on below"
     assert max(map(len, out.splitlines())) <= 120
     assert told["learning rates"] == "0.1, 0.01; 1e-05"
-    assert told["held"].endswith("by rest at step 8 because look joined by h2")
+    assert told["held"].endswith("by rest at step 8 because look, joined by h2")
     assert told["queued"] == "q1 set_hparam name=a value=1 when safe_point=fit_end epoch=3"
     assert told["failed"] == "fuse: no /dev/fuse"
     assert told["shown"].startswith("as of 2")

@@ -192,6 +192,22 @@ def test_a_refusal_says_which_field_and_why(detail: object, told: str, taker: Ca
 
 
 @pytest.mark.parametrize(
+    ("given", "type_", "told"),
+    [
+        ("7.0", "int_type", "value=7.0: odd\n"),
+        ("yes", "bool_type", "value=yes: odd\n"),
+        ("null", "int_type", "value=null: odd\n"),
+        ("7", "string_type", """value=7: odd: write value='"7"'\n"""),
+    ],
+)
+def test_a_refusal_quotes_what_was_sent_as_it_was(
+    given: str, type_: str, told: str, taker: Callable[..., Taker]
+) -> None:
+    taker(refused(detail=[{"loc": ["body", "args", "value"], "msg": "odd", "type": type_}], status=422))
+    assert complaint("send", "x", f"value={given}", "--wait", code=2).endswith(told)
+
+
+@pytest.mark.parametrize(
     ("status", "code"), [(404, 2), (405, 2), (413, 2), (422, 2), (409, 1), (410, 1), (503, 1), (504, 1)]
 )
 def test_a_refusal_of_what_may_be_taken_another_time_is_code_1(

@@ -153,7 +153,7 @@ def test_a_value_out_of_range_is_a_value_error_that_quotes_it(name: str, value: 
     [("rest_prot", "rest_port"), ("fuse_mount_point", "fuse_mountpoint"), ("midrun_enable", "midrun_enabled")],
 )
 def test_an_unknown_option_is_a_type_error_with_a_hint(wrong: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=f"^Model: unknown midrun option '{wrong}'; did you mean '{meant}'\\?$"):
+    with pytest.raises(TypeError, match=f"^Model: unknown midrun option '{wrong}': did you mean '{meant}'\\?$"):
         Model(**{wrong: 1})
 
 

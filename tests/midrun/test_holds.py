@@ -235,12 +235,16 @@ def test_continue_cancels_a_pause_that_is_not_active_yet_and_no_other_hold(tmp_p
     assert where(model.live, sent["scheduled"])[0] == EPOCH
 
 
-def test_continue_with_nothing_to_let_go_does_nothing(tmp_path: Path) -> None:
+def test_continue_with_nothing_to_let_go_does_nothing_and_says_so(tmp_path: Path) -> None:
     model = Steered()
     sent = []
     model.plan[1] = lambda: sent.append(model.give("continue"))
     fit(model, tmp_path)
-    assert done(model.live, sent[0]) == {"cancelled_holds": [], "released": None}
+    assert done(model.live, sent[0]) == {
+        "cancelled_holds": [],
+        "released": None,
+        "notes": ["nothing was held"],
+    }
 
 
 @pytest.mark.parametrize("by", ["first", "second"])

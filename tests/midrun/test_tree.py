@@ -422,6 +422,26 @@ def test_another_thread_reads_the_whole_tree_while_training_changes_it(tmp_path:
     assert min(count.values()) > 2
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("commands/nope/command.json", "no command has the id 'nope'; the last 1000 are kept"),
+        ("holds/nope/hold.json", "no hold has the id 'nope'; the last 1000 commands are kept"),
+        ("control/checkpont", "there is no command 'checkpont': did you mean 'checkpoint'?"),
+        ("control/xyz", "there is no command 'xyz': it is one of pause, hold, "),
+    ],
+)
+def test_what_is_asked_for_by_a_name_that_there_is_not_is_told_in_its_own_words(
+    path: str, told: str, tmp_path: Path
+) -> None:
+    def work(model: Any) -> None:
+        with pytest.raises(NotFound) as caught:
+            read(model, path)
+        assert caught.value.message.startswith(told)
+
+    at_batch_end(Watched, work, tmp_path)
+
+
 @pytest.mark.parametrize("path", ["state/nothing", "state/metrics/nothing", "meta/ranks/1.json", "state/../meta"])
 def test_what_is_not_there_is_not_found(path: str, tmp_path: Path) -> None:
     def work(model: Any) -> None:
