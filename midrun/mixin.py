@@ -56,6 +56,9 @@ class MidrunMixin(_Base):
             _guard(cls, name)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
+        if not any(map(_is_module, type(self).__mro__)):
+            name = type(self).__name__
+            raise TypeError(f"{name} is no {_MODULE}: write class {name}(MidrunMixin, L.{_MODULE})")
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         config = MidrunConfig(**options)
         if kwargs and _is_module(_next_init(type(self))):

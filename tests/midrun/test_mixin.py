@@ -107,6 +107,14 @@ def test_the_order_counts_through_classes_in_between_too() -> None:
         type("Wrong", (type("Other", (Bare,), {}), Between), {})
 
 
+def test_a_model_that_is_no_lightning_module_is_told_so() -> None:
+    class Alone(MidrunMixin):
+        pass
+
+    with pytest.raises(TypeError, match=r"Alone is no LightningModule: write class Alone\(MidrunMixin, L.Lightning"):
+        Alone()
+
+
 def test_a_class_in_between_may_carry_the_mixin(parts: list[Deed], usual: list[Deed], tmp_path: Path) -> None:
     class Between(MidrunMixin):
         def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
@@ -117,13 +125,6 @@ def test_a_class_in_between_may_carry_the_mixin(parts: list[Deed], usual: list[D
 
     all_stages(Model(**QUIET), tmp_path)
     assert parts == usual
-
-
-def test_the_mixin_without_a_module_is_no_error_yet() -> None:
-    class Between(MidrunMixin):
-        pass
-
-    assert Between(midrun_enabled=False).midrun.run_dir is None
 
 
 # ---- overrides of hooks
