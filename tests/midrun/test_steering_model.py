@@ -541,8 +541,7 @@ class Steering(RuleBasedStateMachine):
                 and not (self.is_live and list(self.spool.glob("new/*.json")))
                 and self._on_disk() == self._states()
                 and run.queue.control_log.revision == len(reference.lines)
-                # Its line in the control log comes before it can be seen.
-                and (run.holds.active is None) == (reference.active is None)
+                and self._is_held_as_it_should()
                 and len(run.control_errors.newest()) == len(reference.refused)
             )
 
@@ -551,6 +550,14 @@ class Steering(RuleBasedStateMachine):
         finally:
             if not is_settled():
                 self.it_is_as_documented()  # It says what differs.
+
+    def _is_held_as_it_should(self) -> bool:
+        """Whether a hold is seen, and on the disk: its line in the control log comes before both."""
+        standing, active = self.reference.active, self.run.holds.active
+        if standing is None or active is None:
+            return standing is None and active is None
+        written = self.spool / "holds" / f"{standing.hold.id}.json"
+        return written.exists() and json.loads(written.read_bytes())["status"] == "active"
 
     def _on_disk(self) -> dict[str, str]:
         """Return in which directory each command is, also one that is in two."""
