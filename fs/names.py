@@ -29,8 +29,13 @@ def _percent(text: str) -> str:
 def meant(name: str, known: Iterable[str]) -> str:
     """Return a question for the one of the known names that somebody may have meant, or what all of them are."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"it is one of {', '.join(known)}"
+    close = closest(name, known)
+    return f"it is one of {', '.join(known)}" if close is None else f"did you mean {close!r}?"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the one of the known names that is most like a name, or None where none is like it."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def escape(name: str, *, one_value: bool = False) -> str:

@@ -153,7 +153,7 @@ class Store:
         except BaseException as error:
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             remove(made)
-            if (reason := _disk_s_reason(error)) is not None:
+            if (reason := _reason_of_the_disk(error)) is not None:
                 raise reason from error
             raise
         self.written += 1
@@ -246,7 +246,7 @@ def _unused(folder: Path, stem: str, suffix: str) -> Path:
     return path
 
 
-def _disk_s_reason(error: BaseException) -> OSError | None:
+def _reason_of_the_disk(error: BaseException) -> OSError | None:
     """Return what the disk said, where torch then spoke of something else: a position in a file, say."""
     within: BaseException | None = error if isinstance(error, RuntimeError) else None
     while within is not None and not isinstance(within, OSError):

@@ -23,6 +23,7 @@ from midrun.fs.spool import MOST_RECORDS
 from midrun.fs.tree import Control, Dir, file
 from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer
 from midrun.hold import HoldRecord, is_hold, of_command
+from midrun.table import unknown
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -166,7 +167,7 @@ class Commands(Dir):
 
     def missing(self, name: str) -> str:
         """Say that there is no such command."""
-        return f"no command has the id {name!r:.200}; the last {MOST_RECORDS} are kept"
+        return unknown(name)
 
     def member(self, name: str) -> Dir | None:
         """Return the directory of one command."""

@@ -12,6 +12,11 @@ SHOWN = 100
 """Commands that are over and are listed with their records; each of the last 1000 can be asked for."""
 
 
+def unknown(id_: str) -> str:
+    """Return what is said of an id that no command has."""
+    return f"no command has the id {id_!r:.200}; the last {MOST_RECORDS} are kept"
+
+
 class Table:
     """The commands of a run. One thread writes it, the spool's; any may read it."""
 

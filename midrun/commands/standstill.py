@@ -10,6 +10,7 @@ from midrun.command import EVALUATION, STEP, Command
 from midrun.commands.kind import Arguments, Kind
 from midrun.fs.faults import Conflict, NotFound
 from midrun.hold import is_hold
+from midrun.table import unknown
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -74,10 +75,10 @@ class Continue(Kind):
         source = command.record["source"]
         pauses = [hold for hold in run.holds.pending() if hold.record["kind"] == "pause"]
         done = {"cancelled_holds": run.queue.cancel(pauses, source), "released": run.holds.release(source)}
-        if not any(done.values()):
-            done["notes"] = ["nothing was held"]
         if run.holds.exception is not None:
             done["notes"] = ["an exception holds the run: release_exception, or stop, lets it end"]
+        elif not any(done.values()):
+            done["notes"] = ["nothing was held"]
         return done
 
 
@@ -171,7 +172,7 @@ class Stop(Kind):
 
 
 def _no_such(run: Run, id_: str) -> NotFound | None:
-    return None if id_ in run.queue.table else NotFound(f"no command has the id {id_!r}; the last 1000 are kept")
+    return None if id_ in run.queue.table else NotFound(unknown(id_))
 
 
 def _not_waiting(run: Run, id_: str) -> Conflict:

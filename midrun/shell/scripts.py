@@ -7,7 +7,6 @@ its own again that somebody has deleted.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from typing import Literal
 
 from midrun.callbacks import ARGUMENTS
 from midrun.fs.disk import aside, write_whole
+from midrun.fs.names import closest
 from midrun.fs.render import render
 
 Weight = Literal["light", "heavy"]
@@ -139,8 +139,8 @@ class Scripts:
 
 def likest(script: Path) -> str | None:
     """Return the name of the script whose callback's name is most like a stranger's, or None where none is."""
-    close = difflib.get_close_matches(script.name.removesuffix(SUFFIX), ARGUMENTS, n=1)
-    return f"{close[0]}{SUFFIX}" if close else None
+    close = closest(script.name.removesuffix(SUFFIX), ARGUMENTS)
+    return None if close is None else f"{close}{SUFFIX}"
 
 
 def template(weight: Weight, name: str) -> str:
