@@ -48,13 +48,16 @@ class Watch:
         _insist_on_spare()
         self._changes, self._interval = self._open()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._is_over = False
+        self._is_over = self._is_closed = False
+        self._closing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="midrun-hooks", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now."""
-        os.eventfd_write(self._bell, 1)
+        """Look now, if it has not ended: its descriptor may be closed by then, and the number another file's."""
+        with self._closing:
+            if not self._is_closed:
+                os.eventfd_write(self._bell, 1)
 
     def stop(self, patience: float) -> None:
         """End the thread; wait for it for `patience` seconds at most."""
@@ -91,9 +94,11 @@ class Watch:
                         pass
                 self._look()
         finally:
-            for fd in (self._bell, self._changes):
-                if fd >= 0:
-                    os.close(fd)
+            with self._closing:
+                self._is_closed = True
+                for fd in (self._bell, self._changes):
+                    if fd >= 0:
+                        os.close(fd)
 
 
 def _insist_on_spare() -> None:

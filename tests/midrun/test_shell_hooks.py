@@ -487,6 +487,17 @@ def test_the_watch_ends_although_a_process_that_was_forked_meanwhile_lives(tmp_p
     assert time.monotonic() - began < 10
 
 
+def test_a_watch_that_has_ended_before_it_is_woken_writes_to_no_file_that_is_closed(tmp_path: Path) -> None:
+    class Late(Watch):
+        def wake(self) -> None:
+            (tmp_path / "new").touch()
+            self._thread.join(20)
+            super().wake()
+
+    with left_as_it_was():
+        Late([tmp_path], lambda: None).stop(20)
+
+
 def test_many_callbacks_leave_nothing_behind(tmp_path: Path, times: Callable[[int], int]) -> None:
     source = set_of(
         tmp_path / "set", "light/on_train_batch_end.sh", "heavy/on_train_batch_start.sh", text="#!/bin/true"
