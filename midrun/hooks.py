@@ -63,10 +63,11 @@ def part_of(name: str, behind: Behind | None = None) -> Callable[..., Any]:
     def part(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a hook's own
         attachment = module._midrun  # noqa: SLF001 - the mixin's own
         quick = attachment.quick
-        if name not in quick or type(module) is not attachment.quick_class:
+        way = quick.get(name)
+        if way is None or type(module) is not attachment.quick_class:
             return _do(name, behind, attachment, module, args, kwargs)
         try:
-            quick[name](*args, **kwargs)
+            way(*args, **kwargs)
         except Halt:
             raise
         except Exception as error:  # noqa: BLE001 - as below

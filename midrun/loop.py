@@ -43,7 +43,7 @@ class Loop:
         self.module = module
         self.flight = Flight(trainer)
         self._on_device = trainer.strategy.root_device.type != "cpu"
-        self._connector = trainer._logger_connector  # noqa: SLF001 - see `_metrics`
+        self._connector = trainer._logger_connector  # noqa: SLF001 - see `sample`
         epoch_loop = trainer.fit_loop.epoch_loop
         # The two numbers behind `trainer.global_step`, which takes several times as long as all else in a sample.
         self._steps = epoch_loop.automatic_optimization.optim_progress.optimizer.step
@@ -211,7 +211,12 @@ class Loop:
         """Take a sample at a safe point, where `batch` is the index of the batch.
 
         It runs once or twice a batch in the training thread, where nothing of it is in the processor's cache: hence the
-        shortcuts past Lightning's properties, and the loops in place of comprehensions.
+        shortcuts past Lightning's properties, the loops in place of comprehensions, and all of it in one function.
+
+        The metrics have the names that `trainer.callback_metrics` gives. That property computes everything afresh,
+        which costs up to 240 µs, and its cached dictionary is one batch behind. So this takes the cached dictionary and
+        puts over it what the present batch has logged, which Lightning keeps, as a clone of its own, in each metric's
+        `_forward_cache`.
         """
         rates = []
         for optimizer in self._strategy.optimizers:
@@ -221,7 +226,16 @@ class Loop:
                 row.append(rate if type(rate) is float else _now(rate))
             rates.append(row)
         steps = self._steps if self.module._automatic_optimization else self._manual_steps  # noqa: SLF001 - as said
-        metrics = self._metrics()
+        results = self._results
+        metrics: dict[str, Scalar] = {**self._connector._callback_metrics}  # noqa: SLF001 - as said
+        if len(results) != len(self._named):
+            self._named = [(vars(result), _names(result.meta)) for result in list(results.values())]
+        for result, names in self._named:
+            if names and not result["has_reset"]:
+                value = result["_forward_cache"]
+                if isinstance(value, Tensor):
+                    for name in names:
+                        metrics[name] = value
         copies = copies_of(metrics, rates) if self._on_device else ()
         taken = (steps.total.completed, self._epochs.completed, batch, time.time(), metrics, rates, copies)
         return tuple.__new__(Sample, taken)
@@ -229,24 +243,6 @@ class Loop:
     def caller(self, call: Call) -> Caller:
         """Return what has the Trainer call at each of its callbacks, once it is attached."""
         return Caller(self._trainer, call)
-
-    def _metrics(self) -> dict[str, Scalar]:
-        """Return what has been logged up to now, under the names that `trainer.callback_metrics` gives.
-
-        That property computes everything afresh, which costs up to 240 µs, and its cached dictionary is one batch
-        behind. So this takes the cached dictionary and puts over it what the present batch has logged, which
-        Lightning keeps, as a clone of its own, in each metric's `_forward_cache`.
-        """
-        metrics: dict[str, Scalar] = {**self._connector._callback_metrics}  # noqa: SLF001 - as said
-        if len(self._results) != len(self._named):
-            self._named = [(vars(result), _names(result.meta)) for result in list(self._results.values())]
-        for result, names in self._named:
-            if names and not result["has_reset"]:
-                value = result["_forward_cache"]
-                if isinstance(value, Tensor):
-                    for name in names:
-                        metrics[name] = value
-        return metrics
 
 
 _STAND_IN = "_MockOptimizer"
