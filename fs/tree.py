@@ -25,12 +25,10 @@ from midrun.fs import names
 from midrun.fs.faults import ReadOnly
 from midrun.fs.form import Form
 from midrun.fs.schema import schema_of
-from midrun.fs.write import IN_PROCESS, Writer
+from midrun.fs.write import Writer
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from pydantic import BaseModel
 
 D = TypeVar("D", bound="Dir")
 T = TypeVar("T")
@@ -132,14 +130,26 @@ def file(
     return lambda show: File(name, show, live=live, slow=slow, cached=cached)
 
 
-class Control(Generic[D, T]):
-    """A method that is also a file to write to: it takes the arguments that the file was given, and who gave them."""
+class Control:
+    """A file of a directory to write to.
+
+    Parameters
+    ----------
+    form
+        What is to be written; its name and words are the file's.
+    store
+        Called with the directory, the arguments that were written, and who wrote them.
+    admit
+        Called with the directory and arguments that are only checked: see `Leaf.admit`.
+    gives
+        The annotation of what `store` returns.
+    """
 
     def __init__(
         self,
         form: Form,
-        store: Callable[[D, Any, Writer], T],
-        admit: Callable[[D, Any], object] | None = None,
+        store: Callable[[Any, Any, Writer], object],
+        admit: Callable[[Any, Any], object] | None = None,
         gives: object = Any,
     ) -> None:
         self.name, self.doc = form.name, form.doc
@@ -148,14 +158,7 @@ class Control(Generic[D, T]):
         self._admit = admit
         self._gives = gives
 
-    @overload
-    def __get__(self, owner: None, kind: type[D]) -> Self: ...
-    @overload
-    def __get__(self, owner: D, kind: type[D]) -> Callable[[Any], T]: ...
-    def __get__(self, owner: D | None, kind: type[D]) -> Self | Callable[[Any], T]:
-        return self if owner is None else lambda arguments: self._store(owner, arguments, IN_PROCESS)
-
-    def bind(self, owner: D) -> Leaf:
+    def bind(self, owner: Dir) -> Leaf:
         """Return this control file of `owner`; what it shows is how to use it."""
         return Leaf(
             self.form.usage,
@@ -167,27 +170,6 @@ class Control(Generic[D, T]):
             store=partial(self._store, owner),
             gives=partial(schema_of, self._gives),
         )
-
-
-def control(
-    name: str, arguments: type[BaseModel], *, bare: str | None = None
-) -> Callable[[Callable[[D, Any], T]], Control[D, T]]:
-    """Declare the method below as the control file `name`.
-
-    Parameters
-    ----------
-    arguments
-        The pydantic model of what is written, as a JSON object.
-    bare
-        The one argument that a bare value, written without JSON, is for.
-    """
-
-    def declare(store: Callable[[D, Any], T]) -> Control[D, T]:
-        form = Form(name, inspect.getdoc(store) or "", arguments, bare)
-        gives = get_type_hints(store).get("return", Any)
-        return Control(form, lambda owner, given, _: store(owner, given), gives=gives)
-
-    return declare
 
 
 class Dir:
@@ -202,7 +184,7 @@ class Dir:
     placeholder: ClassVar[str] = "<name>"
     """What the documentation calls an entry that comes and goes."""
 
-    _files: ClassVar[dict[str, File[Any, Any] | Control[Any, Any]]] = {}
+    _files: ClassVar[dict[str, File[Any, Any] | Control]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -1,15 +1,14 @@
 """The four verbs: all that a face can ask of a tree.
 
 `list` a directory, `read` a file, `write` a control file, `describe` any node. A path is the file names from the root,
-joined by `/`; the root is `""`. `Verbs` is what faces are written against: `Local` answers from a tree in the same
-process, and the wire (see `wire`) answers from a tree in another. A face can't tell which.
+joined by `/`; the root is `""`. `Verbs` is what faces are written against, and what the wire (see `wire`) has at their
+end; at its other end, a `Tree` answers.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
@@ -212,48 +211,6 @@ class Tree:
     @_guarded
     def _jsonable(self, path: str, value: object) -> object:
         return jsonable(value)
-
-
-class Local:
-    """The verbs over a tree in the same process, for faces and tests that need no wire."""
-
-    def __init__(self, root: Dir) -> None:
-        self._tree = Tree(root)
-
-    async def list(self, path: str) -> list[Entry]:
-        """Return the entries of the directory at `path`."""
-        return self._tree.list(path)
-
-    async def read(self, path: str) -> bytes:
-        """Return the rendered file at `path`."""
-        data: bytes = await _settled(self._tree.read(path))
-        return data
-
-    async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
-        """Store `data` in the control file at `path`."""
-        return await _settled(self._tree.write(path, data, check=check, writer=Writer(key=key)))
-
-    async def describe(self, path: str) -> Description:
-        """Return what is known of the node at `path`."""
-        return self._tree.describe(path)
-
-
-async def _settled(value: object) -> Any:  # noqa: ANN401 - whatever the verb returns
-    """Return a verb's value, once it is there."""
-    if not isinstance(value, Later):
-        return value
-    import trio  # noqa: PLC0415 - a trainer loads this module and needs no event loop
-
-    done = trio.Event()
-    token = trio.lowlevel.current_trio_token()
-
-    def told() -> None:
-        with suppress(trio.RunFinishedError):  # The reader has gone.
-            token.run_sync_soon(done.set)
-
-    value.tell(told)
-    await done.wait()
-    return value.result()
 
 
 def _entry(name: str, node: Node, *, fixed: bool) -> Entry:

@@ -115,7 +115,7 @@ class _ControlDir(Dir):
         return ErrorList(errors=self.run.control_errors.newest())
 
 
-def _declared(kind: Kind) -> Control[_ControlDir, Later]:
+def _declared(kind: Kind) -> Control:
     """Return the control file of a kind."""
 
     def store(owner: _ControlDir, args: Arguments, writer: Writer) -> Later:
@@ -187,7 +187,7 @@ class _OneCommand(Dir):
         return record
 
 
-def _about(kind: str) -> Control[_OneCommand, Later]:
+def _about(kind: str) -> Control:
     """Return the control file that does a kind of command to one command."""
     kind_ = KINDS[kind]
 

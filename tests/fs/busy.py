@@ -11,9 +11,10 @@ import trio
 
 from midrun.fs.faults import Fault
 from midrun.fs.tree import Dir, Leaf, Link, Node
-from midrun.fs.verbs import Description, Entry, Local
+from midrun.fs.verbs import Description, Entry
 from midrun.fs.view import View
 from tests.fs.sample import Sample
+from tests.local import Local
 
 T = TypeVar("T")
 

@@ -27,8 +27,9 @@ from midrun.fs.birth import BOOT, Handed
 from midrun.fs.faults import Conflict, Refused
 from midrun.fs.later import Later
 from midrun.fs.page import Page
-from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
+from midrun.fs.tree import Dir, Leaf, Link, Node, file
 from midrun.fs.verbs import Tree
+from tests.controls import control
 
 
 def whole(number: int, longest: int = 50) -> str:

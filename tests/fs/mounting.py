@@ -27,7 +27,7 @@ from tests.processes import PATIENCE, output, sh, start, wait_for
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do what this test does")
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(__file__).with_name("mounted.py")
+PROGRAM = "tests.fs.mounted"
 
 
 def report(what: str, value: float) -> None:
@@ -98,7 +98,7 @@ class Mounted:
         options = {"mountpoint": str(self.mountpoint), "writable": True, "run_id": "test", **(options or {})}
         given = json.dumps({"target": str(self.target), "options": options, **plan})
         with (folder / "errors").open("wb") as errors:
-            self.process = start(sys.executable, PROGRAM, given, stdin=subprocess.PIPE, stderr=errors, cwd=ROOT)
+            self.process = start(sys.executable, "-m", PROGRAM, given, stdin=subprocess.PIPE, stderr=errors, cwd=ROOT)
         self.pid = self.process.pid
         self._notices: queue.Queue[dict[str, Any]] = queue.Queue()
         self._answers: queue.Queue[Any] = queue.Queue()

@@ -19,9 +19,11 @@ from midrun.fs.answers import Answers
 from midrun.fs.faults import Conflict, FieldError, Invalid, Refused
 from midrun.fs.later import Later
 from midrun.fs.page import Page
-from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
-from midrun.fs.verbs import Local, Tree, Verbs
+from midrun.fs.tree import Dir, Leaf, Link, Node, file
+from midrun.fs.verbs import Tree, Verbs
 from midrun.fs.wire import Wire
+from tests.controls import control
+from tests.local import Local
 
 BIG = 50 << 20
 

@@ -21,10 +21,11 @@ from midrun.fs.inodes import ROOM, ROOT, Content, Draft, Handle, Inode, Inodes
 from midrun.fs.operations import errno_only
 from midrun.fs.readers import OWN_PATIENCE, Interrupted, Readers, is_interrupted
 from midrun.fs.tree import Dir, Leaf, Node, file
-from midrun.fs.verbs import Description, Entry, Kind, Local
+from midrun.fs.verbs import Description, Entry, Kind
 from midrun.fs.view import Rendered, View
 from midrun.fs.write import LONGEST_WRITE
 from tests.fs.mounting import end
+from tests.local import Local
 from tests.processes import stand_still, start
 
 

@@ -12,9 +12,10 @@ from midrun.fs.faults import Conflict, Fault, Invalid, IsADirectory, NotADirecto
 from midrun.fs.form import Form
 from midrun.fs.later import Later
 from midrun.fs.names import escape
-from midrun.fs.tree import Control, Dir, Leaf, Link, Node, control, file
+from midrun.fs.tree import Control, Dir, Leaf, Link, Node, file
 from midrun.fs.verbs import Tree
 from midrun.fs.write import Writer
+from tests.controls import control
 
 LONG = ["long/" * 60, "long/" * 61]
 
@@ -184,12 +185,10 @@ def test_a_directory_of_two_kinds_has_the_files_of_both() -> None:
     assert sorted(name for name, _ in Both()) == ["one", "three", "zero"]
 
 
-def test_in_python_a_file_is_its_value_and_a_control_a_method(root: Sub) -> None:
+def test_in_python_a_file_is_its_value(root: Sub) -> None:
     two: int = root.two
     assert two == 2
-    assert root.set_it(Value(value=4)) == {"set": (4,)}
     assert Sub.two.name == "two"
-    assert Sub.set_it.name == "set"
 
 
 def test_docstrings_and_annotations_describe_a_node(tree: Tree) -> None:
@@ -439,7 +438,7 @@ def test_who_writes_is_told_to_who_is_written_to() -> None:
     root = Steered()
     writer = Writer("rest", "k-1")
     Tree(root).write("steer", b'{"value": 1}', writer=writer)
-    root.steer(Value(value=2))
+    Tree(root).write("steer", b'{"value": 2}')
     assert root.taken == [(1.0, writer), (2.0, Writer("python", None))]
 
 

@@ -119,7 +119,7 @@ class AnyCommand(RootModel[Annotated[Pause | Stop | Knead, Field(discriminator="
     """Any command."""
 
 
-def _takes(name: str, arguments: type[BaseModel]) -> Control[Any, Any]:
+def _takes(name: str, arguments: type[BaseModel]) -> Control:
     return Control(Form(name, f"Do {name}.", arguments), lambda owner, asked, writer: owner.take(name, asked, writer))
 
 

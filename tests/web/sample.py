@@ -22,12 +22,13 @@ from midrun.fs.faults import Conflict, Fault
 from midrun.fs.form import Form
 from midrun.fs.later import Later
 from midrun.fs.tree import Control as Written
-from midrun.fs.tree import Dir, Leaf, Link, Node, control, file
-from midrun.fs.verbs import Local
+from midrun.fs.tree import Dir, Leaf, Link, Node, file
 from midrun.fs.view import View
 from midrun.fs.write import Writer
 from midrun.web.face import serve
 from midrun.web.site import Site
+from tests.controls import control
+from tests.local import Local
 
 METRICS: dict[str, float] = {
     "train/loss": 0.25,
@@ -214,7 +215,7 @@ class Asking(Dir):
         return {"id": writer.key} if self.late is None else self.late
 
 
-def asks(name: str, doc: str, arguments: type[BaseModel] = Nothing) -> Written[Any, Any]:
+def asks(name: str, doc: str, arguments: type[BaseModel] = Nothing) -> Written:
     """Declare a control file that answers with the key by which it was written."""
     return Written(Form(name, doc, arguments), lambda owner, _, writer: owner.ask(name, writer))
 
