@@ -1,7 +1,7 @@
 """Answers: the thread that answers faces from a tree, at the tree's end of their wires.
 
 It renders nodes and takes writes, and never waits: not for the device, not for the disk, not for a face that does not
-read. What takes time is a `Later`, answered when another thread resolves it.
+read. What takes time is a `Later`, answered when another thread has set it.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Answers:
             value = self._ask(header, body, wire.name)
             if isinstance(value, Later):
                 answer = partial(self._answer_later, wire, header.get("id"), value)
-                value.tell(lambda: self.call(answer))
+                value.add_done_callback(lambda _: self.call(answer))
             else:
                 wire.answer(header.get("id"), value)
         except Fault as fault:

@@ -8,27 +8,27 @@ from midrun.fs.faults import Fault
 
 
 class Later:
-    """A value that is not there yet.
+    """A value that is not there yet: a future, whose methods are named as those of the standard library's.
 
-    It is resolved or failed by one thread and awaited by another without a lock, so that a thread that must never
-    wait, or that a signal handler may interrupt, can resolve it.
+    Those of `concurrent.futures` take a lock. This one is set by one thread and awaited by another without, so that a
+    thread that must never wait, or that a signal handler may interrupt, can set it.
     """
 
     def __init__(self) -> None:
         self._outcome: tuple[object, Fault | None] | None = None
-        self._told: list[Callable[[], object]] = []
+        self._callbacks: list[Callable[[Later], object]] = []
 
-    def resolve(self, value: object) -> None:
-        """Give the value."""
-        self._settle((value, None))
+    def set_result(self, value: object) -> None:
+        """Give the value. The first outcome counts, and any later one does nothing."""
+        self._set((value, None))
 
-    def fail(self, fault: Fault) -> None:
-        """Give the fault that the value's readers get."""
-        self._settle((None, fault))
+    def set_exception(self, fault: Fault) -> None:
+        """Give the fault that the value's readers get. The first outcome counts, as above."""
+        self._set((None, fault))
 
-    def tell(self, told: Callable[[], object]) -> None:
-        """Call `told`, once, when the outcome is given, in the thread that gives it; at once if it is there."""
-        self._told.append(told)
+    def add_done_callback(self, callback: Callable[[Later], object]) -> None:
+        """Call `callback` with this, once: when the outcome comes, in the thread that gives it, or now if it has."""
+        self._callbacks.append(callback)
         if self._outcome is not None:
             self._call()
 
@@ -36,37 +36,32 @@ class Later:
         """Return the later value that `function` makes of this one, in the thread that asks for the result."""
         return _Made(self, function)
 
-    @property
-    def settled(self) -> bool:
-        """Whether the outcome is there."""
-        return self._outcome is not None
-
     def result(self) -> object:
         """Return the value, or raise the fault.
 
         Raises RuntimeError where neither is there yet: it never waits.
         """
         if self._outcome is None:
-            raise RuntimeError("this value is not there yet")
+            raise RuntimeError("this value is not there yet: ask in a callback")
         value, fault = self._outcome
         if fault is not None:
             raise fault
         return value
 
-    def _settle(self, outcome: tuple[object, Fault | None]) -> None:
-        # A store and a load on either side, each atomic: whichever of _settle and tell comes second sees the other.
+    def _set(self, outcome: tuple[object, Fault | None]) -> None:
+        # A store and a load on either side, each atomic: of this and add_done_callback, the second sees the other.
         if self._outcome is None:
             self._outcome = outcome
             self._call()
 
     def _call(self) -> None:
-        # Both sides may get here at once. A pop is atomic, so each function is called by one of them.
-        while self._told:
+        # Both sides may get here at once. A pop is atomic, so each callback is called by one of them.
+        while self._callbacks:
             try:
-                told = self._told.pop(0)
+                callback = self._callbacks.pop(0)
             except IndexError:
                 return
-            told()
+            callback(self)
 
 
 class _Made(Later):
@@ -77,12 +72,8 @@ class _Made(Later):
         self._later = later
         self._function = function
 
-    def tell(self, told: Callable[[], object]) -> None:
-        self._later.tell(told)
-
-    @property
-    def settled(self) -> bool:
-        return self._later.settled
+    def add_done_callback(self, callback: Callable[[Later], object]) -> None:
+        self._later.add_done_callback(lambda _: callback(self))
 
     def result(self) -> object:
         return self._function(self._later.result())

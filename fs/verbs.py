@@ -159,10 +159,10 @@ class Tree:
             raise
         if not isinstance(value, Later):
             return jsonable(value)
-        value.tell(partial(self._note_outcome, value, path, data, writer))
+        value.add_done_callback(partial(self._note_outcome, path, data, writer))
         return value.then(partial(self._jsonable, path))
 
-    def _note_outcome(self, value: Later, path: str, data: bytes, writer: Writer) -> None:
+    def _note_outcome(self, path: str, data: bytes, writer: Writer, value: Later) -> None:
         """Tell of a write that was refused after a while."""
         try:
             value.result()
@@ -193,9 +193,9 @@ class Tree:
 
         def show() -> None:
             try:
-                later.resolve(self._render(path, self._show(path, leaf)))
+                later.set_result(self._render(path, self._show(path, leaf)))
             except Fault as fault:
-                later.fail(fault)
+                later.set_exception(fault)
 
         aside(show)
         return later

@@ -140,7 +140,7 @@ class FiniteCheck:
         """Ask for a hold, and wait until it is taken in: in training it stands at this batch."""
         taken: SimpleQueue[None] = SimpleQueue()
         later = self._run.queue.hold(reason, _POINTS, "finite check")
-        later.tell(lambda: taken.put(None))
+        later.add_done_callback(lambda _: taken.put(None))
         try:
             taken.get(timeout=_PATIENCE)
             later.result()

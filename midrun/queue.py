@@ -92,7 +92,7 @@ class Queue:
         later = Later()
         self._worker.put(partial(self._do_later, do, later))
         if self._ended:
-            later.fail(Conflict(_CLOSED))
+            later.set_exception(Conflict(_CLOSED))
         return later
 
     # ---- the run's life
@@ -182,12 +182,12 @@ class Queue:
 
     def _do_later(self, do: Callable[[], object], later: Later) -> None:
         try:
-            later.resolve(do())
+            later.set_result(do())
         except Fault as fault:
-            later.fail(fault)
+            later.set_exception(fault)
         except Exception as error:  # noqa: BLE001 - who waits must be told
             why = f"{type(error).__name__}: {message(error)}"
-            later.fail(Fault(f"it was not taken in, by a mistake of midrun's own; please report it: {why}"))
+            later.set_exception(Fault(f"it was not taken in, by a mistake of midrun's own; please report it: {why}"))
 
     def accept(self, command: Command, *, is_dropped: bool = False) -> dict[str, Any]:
         """Take in a command, and return what its sender is told. Raises `Fault`, and `Stays` for a file that stays."""

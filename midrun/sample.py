@@ -106,9 +106,9 @@ class Reading:
 
         def wait() -> None:
             try:
-                later.resolve(show(sample, self._values(sample)))
+                later.set_result(show(sample, self._values(sample)))
             except Exception as error:  # noqa: BLE001 - who waits must be told, whatever became of the device
-                later.fail(Fault(f"the values could not be read: {type(error).__name__}: {message(error)}"))
+                later.set_exception(Fault(f"the values could not be read: {type(error).__name__}: {message(error)}"))
 
         self._aside(wait)
         return later

@@ -55,7 +55,8 @@ class Described(TinyRegressor):
         run = self.midrun.run
         assert run is not None
         done = threading.Event()
-        run.tree.write("control/commands", b'{"kind": "hold", "execution": {"when": {"epoch": 9}}}').tell(done.set)
+        later = run.tree.write("control/commands", b'{"kind": "hold", "execution": {"when": {"epoch": 9}}}')
+        later.add_done_callback(lambda _: done.set())
         assert done.wait(10)
         deadline = time.monotonic() + 10
         while not run.history.names:

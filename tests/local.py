@@ -40,10 +40,10 @@ async def _come(value: object) -> Any:
     done = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
-    def told() -> None:
+    def come(_: Later) -> None:
         with suppress(trio.RunFinishedError):  # The reader has gone.
             token.run_sync_soon(done.set)
 
-    value.tell(told)
+    value.add_done_callback(come)
     await done.wait()
     return value.result()

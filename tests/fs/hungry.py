@@ -47,7 +47,7 @@ def main(wire: int, page_fd: int, *, sleeps: bool, interval: float, syscalls: bo
         if syscalls:
             os.write(null, b".")
         if not later.empty():
-            later.get().resolve("made")
+            later.get().set_result("made")
         if sleeps and asks[0] != asks[1]:
             time.sleep(0.0002)
     sys.setswitchinterval(0.005)

@@ -137,7 +137,7 @@ class Live(Dir):
     def finish(self, text: str) -> int:
         waiting, self._later = self._later, []
         for later in waiting:
-            later.resolve(text)
+            later.set_result(text)
         return len(waiting)
 
 

@@ -164,7 +164,7 @@ async def test_a_question_is_marked_as_taken_when_it_is_answered_or_its_value_is
             nursery.start_soon(wire.read, "live")
             await until(lambda: root.shown["live"])
             await until(lambda: page.asks[0] == page.asks[1])
-            root.later.get().resolve("made")
+            root.later.get().set_result("made")
 
 
 @trio_test
@@ -206,7 +206,7 @@ with answering(root) as answers:
     theirs.sendall(frame({"id": 1, "verb": "read", "path": "live"}))
     wait_until(lambda: root.shown["live"])
     theirs.shutdown(socket.SHUT_RD)
-    root.later.get().resolve("x" * 10_000_000)
+    root.later.get().set_result("x" * 10_000_000)
     wait_until(lambda: not answers._wires)
     theirs.close()
 print("alive")
@@ -321,7 +321,7 @@ async def test_stop_says_quit_and_who_waits_is_told() -> None:
             await wire.quit.wait()
             with pytest.raises(Gone):
                 await wire.read("step")
-        root.later.get().resolve("late")
+        root.later.get().set_result("late")
     assert outcomes == ["the run has ended"]
 
 

@@ -386,7 +386,8 @@ def test_a_slow_file_is_shown_aside(root: Sub) -> None:
     tree = Tree(root, aside=aside.append)
     later = tree.read("slow.txt")
     assert isinstance(later, Later)
-    assert not later.settled
+    with pytest.raises(RuntimeError, match="not there yet"):
+        later.result()
     assert root.ran == []
     aside.pop()()
     assert later.result() == b"slow\n"
@@ -460,5 +461,5 @@ def test_each_write_that_is_refused_is_told_also_one_that_is_refused_later() -> 
         ("steer", b'{"value": "x"}', "fuse"),
         ("nowhere", b"1", "fuse"),
     ]
-    root.later.fail(Conflict("too late"))
+    root.later.set_exception(Conflict("too late"))
     assert told[2] == ("steer", b'{"value": 3}', "rest", "too late")

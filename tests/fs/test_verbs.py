@@ -132,7 +132,7 @@ async def test_a_value_that_comes_later_is_waited_for(way: str, path: str, resul
         await until(lambda: root.shown[path])
         assert await verbs.read("step") == b"7\n"
         assert outcomes == []
-        root.later.get().resolve(result)
+        root.later.get().set_result(result)
     assert outcomes == [seen]
 
 
@@ -152,7 +152,7 @@ async def test_one_who_waits_hinders_nobody_and_answers_come_in_any_order(way: s
             laters.append(root.later.get())
         for number in (3, 0, 4, 2, 1):
             assert await verbs.read("step") == b"7\n"
-            laters[number].resolve(str(number))
+            laters[number].set_result(str(number))
             await until(lambda number=number: order and order[-1][0] == number)  # type: ignore[misc]
     assert order == [(number, f"{number}\n".encode()) for number in (3, 0, 4, 2, 1)]
 
@@ -171,8 +171,8 @@ async def test_a_value_that_does_not_come_is_its_readers_fault(way: str) -> None
         for _ in range(2):
             nursery.start_soon(read, verbs)
         await until(lambda: root.shown["live"] == 2)
-        root.later.get().fail(Conflict("held"))
-        root.later.get().resolve([1])
+        root.later.get().set_exception(Conflict("held"))
+        root.later.get().set_result([1])
     wrong = (
         "'live' failed: TypeError: a plain file shows one value, which is text, bytes, a bool, a real number or None, "
         "not a list: [1]; return one, or a dict from a file named *.json"
@@ -241,5 +241,5 @@ async def test_who_leaves_takes_nobody_along(way: str) -> None:
                 await until(lambda: root.shown["live"])
                 nursery.cancel_scope.cancel()
         assert not scope.cancelled_caught
-        root.later.get().resolve("late")
+        root.later.get().set_result("late")
         assert await verbs.read("step") == b"7\n"

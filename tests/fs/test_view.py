@@ -119,7 +119,7 @@ async def test_a_reader_that_leaves_takes_nobody_along(clock: MockClock, root: C
         with trio.move_on_after(1):
             nursery.start_soon(read, view)
             await view.read("live")
-        root.later.get().resolve("made")
+        root.later.get().set_result("made")
     assert seen == [b"made\n"]
 
 

@@ -157,7 +157,7 @@ async def test_a_live_file_is_made_once_for_all_who_wait_and_never_kept(
                     nursery.start_soon(read, view)
                     await trio.sleep(1)
                 await trio.sleep(20)
-                root.later.get().resolve(made)
+                root.later.get().set_result(made)
             assert view.at_hand("live") is None
         assert seen == [b"one\n"] * 5 + [b"two\n"] * 5
         assert root.shown["live"] == 2
@@ -183,7 +183,7 @@ async def test_a_live_file_that_was_asked_for_before_a_bump_is_asked_for_again(
         await trio.sleep(1)
         assert root.shown["live"] == 2
         for _ in range(2):
-            root.later.get().resolve("made")
+            root.later.get().set_result("made")
 
 
 @trio_test

@@ -144,7 +144,7 @@ class Model(Dir):
     def _later(self) -> Later:
         later = Later()
         if self.at_once:
-            later.resolve("made")
+            later.set_result("made")
         else:
             self.pending.put(later)
         return later

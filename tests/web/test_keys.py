@@ -126,7 +126,7 @@ def test_a_write_that_is_not_answered_in_time_may_be_repeated_by_its_key(
     assert set(answer.json) == {"detail", "id"}
     assert answer.json["id"] == key
     assert f"{KEY}: {key} is harmless" in answer.json["detail"]
-    root.control.late.resolve("done")
+    root.control.late.set_result("done")
     assert client.simulate_post("/checkpoints", headers={KEY: key}).json == "done"
     assert asked(root)["control"] == [("checkpoint", key)] * 2
 

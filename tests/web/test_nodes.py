@@ -272,7 +272,7 @@ def test_a_value_of_a_run_that_does_not_answer_says_how_old_it_is(client: Client
     answer = client.simulate_get("/files/model/busy")
     assert answer.content == b"made\n"
     assert float(answer.headers["x-midrun-age"]) >= CURRENT_FOR
-    root.model.pending.get(timeout=10).resolve("made again")
+    root.model.pending.get(timeout=10).set_result("made again")
     wait_until(lambda: client.simulate_get("/files/model/busy").content == b"made again\n")
 
 
@@ -293,7 +293,7 @@ def test_a_live_file_is_waited_for_and_a_third_reader_is_told_to_come_back(
     assert int(third.headers["retry-after"]) > 0
     assert client.simulate_get("/files/state/status").status_code == 200, "other files are not held up"
     for _ in addresses:
-        root.model.pending.get(timeout=10).resolve("made")
+        root.model.pending.get(timeout=10).set_result("made")
     for reader in readers:
         reader.join(10)
     assert [answer.content for answer in answers] == [b"made\n", b"made\n"]
@@ -313,4 +313,4 @@ def test_a_live_reader_that_leaves_makes_room_for_another(client: Client, root: 
     reader.join(10)
     assert site.waiting == 0
     assert answers[0].status_code == 410
-    root.model.pending.get(timeout=10).resolve("made")
+    root.model.pending.get(timeout=10).set_result("made")

@@ -262,8 +262,8 @@ def test_a_stuck_node_is_a_fault_when_its_time_is_up_and_the_others_are_there(
     }
     assert "did not answer within 0.1 s" in answer["faults"]["model/busy"]["detail"]
     assert changed(client, ["state/index.json"], poll(client, ["state/index.json"])["revision"]) == set()
-    root.state.stuck.resolve({})
-    root.model.pending.get(timeout=10).resolve("made")
+    root.state.stuck.set_result({})
+    root.model.pending.get(timeout=10).set_result("made")
 
 
 def test_all_nodes_are_waited_for_at_once(client: Client, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ def test_the_age_is_that_of_the_oldest_node_and_no_change(
     now += CURRENT_FOR + 2.5
     late = poll(client, asked, first["revision"])
     assert (late["age"], late["nodes"], late["revision"]) == (2.6, {}, first["revision"])
-    root.model.pending.get(timeout=10).resolve("made")
+    root.model.pending.get(timeout=10).set_result("made")
     wait_until(lambda: poll(client, asked)["age"] == 0)
 
 
@@ -392,7 +392,7 @@ def test_only_so_many_polls_wait_at_once_that_workers_are_left_for_others(
     assert one_more.json == {"detail": f"the run is slow to answer, and {POLLERS} polls wait for it: try again"}
     assert int(one_more.headers["retry-after"]) > 0
     assert client.simulate_get("/files/state/status").status_code == 200, "other requests are not held up"
-    root.state.stuck.resolve({})
+    root.state.stuck.set_result({})
     for poller in pollers:
         poller.join(10)
     assert [answer.status_code for answer in answers] == [200] * POLLERS

@@ -56,7 +56,7 @@ def test_health_says_so_when_the_run_does_not_answer(client: Client, root: Root)
     answer = client.simulate_get("/health")
     assert answer.status_code == 200
     assert answer.json["trainer_answers"] is False
-    root.state.stuck.resolve({})
+    root.state.stuck.set_result({})
     root.state.stuck = None
     wait_until(lambda: client.simulate_get("/health").json["trainer_answers"])
 

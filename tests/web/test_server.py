@@ -308,7 +308,7 @@ def test_live_readers_hold_up_nobody_else_and_make_room_when_they_leave(served: 
     # Both have left without an answer.
     wait_until(lambda: waits(served, LIVE[0]))
     for _ in LIVE:
-        root.model.pending.get(timeout=10).resolve("made")
+        root.model.pending.get(timeout=10).set_result("made")
 
 
 def waits(served: Served, sent: bytes) -> bool:

@@ -161,7 +161,7 @@ def test_live_files_are_made_when_somebody_asks_and_once_each_time(opening: Open
     refresh(page)
     assert board.drawn == 1
     board.graph = Later()
-    board.graph.fail(Conflict("the run is held at <b>lunch</b>"))
+    board.graph.set_exception(Conflict("the run is held at <b>lunch</b>"))
     draw.click()
     expect(page.locator(".on-demand", has=draw).locator("output")).to_have_text("the run is held at <b>lunch</b>")
     expect(draw).to_be_enabled()

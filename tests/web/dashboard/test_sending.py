@@ -130,7 +130,7 @@ def test_what_is_typed_while_something_is_sent_stays(opening: Opening, board: Bo
         depth.press("Enter")
         expect(page.get_by_role("button", name="Set").last).to_be_disabled()
         depth.press_sequentially(typed_on)
-        late.resolve(record(1, kind="set_hparam"))
+        late.set_result(record(1, kind="set_hparam"))
         expect(page.locator(".setting", has_text="depth").locator("output")).to_contain_text("Set hparam: queued")
         expect(depth).to_have_value(left)
     assert visit.was_clean()
