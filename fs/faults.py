@@ -124,11 +124,21 @@ class Gone(Fault):
     status = 410
 
 
+ENDED = "the run has ended"
+"""What is said of a run that is gone."""
+
+
 class Unavailable(Fault):
     """The face has no room for the request now; the same request may do later."""
 
     errno = errno.EAGAIN
     status = 503
+
+
+def timed_out(patience: float, path: str | None = None) -> TimedOut:
+    """Return the fault of a question, of the node at `path`, that was not answered within `patience` seconds."""
+    of = "" if path is None else f"'{path}': "
+    return TimedOut(f"{of}the run did not answer within {patience:g} s; it is busy or stopped, try again")
 
 
 _KINDS: dict[str, type[Fault]] = {

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from midrun.fs.faults import TimedOut
+from midrun.fs.faults import timed_out
 
 LOOK = 0.04
 """Seconds between two looks for signals."""
@@ -76,7 +76,7 @@ class Readers:
             del self._waiting[wait]
         if wait.interrupted:
             raise Interrupted
-        raise TimedOut(f"the run did not answer within {patience:g} s; it is busy or stopped, try again")
+        raise timed_out(patience)
 
     def _is_trainer(self, thread: int) -> bool:
         # A request carries the number of the thread that makes it.

@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import trio
 
-from midrun.fs.faults import Fault, Gone, TimedOut
+from midrun.fs.faults import ENDED, Fault, Gone, timed_out
 from midrun.fs.names import join
 from midrun.fs.verbs import Description, Entry, Verbs
 
@@ -148,13 +148,13 @@ class View:
             # Never current, and kept all the same: what has not changed keeps the moment of its last change.
             self._files.put(path, _Kept(rendered, _VOID, self._now()))
             return rendered
-        raise TimedOut(_late(path, patience))
+        raise timed_out(patience, path)
 
     async def write(self, path: str, data: bytes, *, check: bool = False, key: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Store `data` in the control file at `path`, or only `check` it."""
         with trio.move_on_after(PATIENCE):
             return await self._verbs.write(path, data, check=check, key=key)
-        raise TimedOut(_late(path, PATIENCE))
+        raise timed_out(PATIENCE, path)
 
     def changed(self, path: str, rendered: Rendered) -> Rendered:
         """Return `rendered` with the moment of its value's last change, as far as this view has seen it."""
@@ -207,7 +207,7 @@ class View:
         with trio.move_on_after(patience):
             await request.done.wait()
         if not request.done.is_set():
-            raise TimedOut(_late(request.path, patience))
+            raise timed_out(patience, request.path)
         return _result(request.answer)
 
     def _ask(self, cache: _Cache[T], path: str, fetch: _Fetch[T], *, keep: bool = True) -> _Request[T]:
@@ -248,7 +248,7 @@ class _Request(Generic[T]):
         self.path = path
         self.generation = generation
         self.done = trio.Event()
-        self.answer: T | Fault = Gone("the run has ended")
+        self.answer: T | Fault = Gone(ENDED)
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,3 @@ def _result(answer: T | Fault) -> T:
 
 def _aged(value: T, age: float) -> T:
     return replace(value, age=age) if isinstance(value, Rendered) else value
-
-
-def _late(path: str, patience: float) -> str:
-    return f"'{path}': the run did not answer within {patience:g} s; it is busy or stopped, try again"

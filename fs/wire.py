@@ -12,12 +12,10 @@ from typing import Any
 
 import trio
 
-from midrun.fs.faults import Fault, Gone, dump, load
+from midrun.fs.faults import ENDED, Fault, Gone, dump, load
 from midrun.fs.frames import CHUNK, Frames, Garbled, frame
 from midrun.fs.page import Page
 from midrun.fs.verbs import Description, Entry
-
-_ENDED = "the run has ended"
 
 
 class Wire:
@@ -59,7 +57,7 @@ class Wire:
             self._socket.close()
             self.quit.set()
             for answer in self._waiting.values():
-                answer.settle({"fault": dump(Gone(_ENDED))}, b"")
+                answer.settle({"fault": dump(Gone(ENDED))}, b"")
 
     async def list(self, path: str) -> list[Entry]:
         """Return the entries of the directory at `path`."""
@@ -90,7 +88,7 @@ class Wire:
 
     async def _ask(self, request: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         if self._closed:
-            raise Gone(_ENDED)
+            raise Gone(ENDED)
         request_id = next(self._ids)
         answer = self._waiting[request_id] = _Answer()
         try:

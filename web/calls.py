@@ -24,6 +24,8 @@ KEY = "Idempotency-Key"
 """The header that names a write, in the request and in the answer."""
 RUN = "Midrun-Run-Id"
 """The header that says which run a request is meant for: a port that one run has left may be another's next."""
+AGE = "X-Midrun-Age"
+"""The header that says by how many seconds an answer is old; without it, it is current."""
 KEY_PATTERN = f"^{LEGAL_ID.pattern}$"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import falcon
 
+from midrun.web.calls import JSON
 from midrun.web.hosts import Hosts
 
 _PAGES = {"/", "/docs"}
@@ -18,15 +19,17 @@ _OWN = {"same-origin", "none"}
 """Sec-Fetch-Site of requests by our own pages, and by the user's own hand."""
 _BARE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
-_HEADERS = {
+HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_DEFAULTS = {
+"""Of every answer."""
+DEFAULTS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+"""Of every answer that says nothing else."""
 
 
 class Gate:
@@ -58,12 +61,12 @@ class Gate:
             and _is_browser(req)
         ):
             kind = f"{req.content_type!a:.100}" if req.content_type else "of no type"
-            raise falcon.HTTPError(415, description=f"the body is {kind}: a browser sends application/json here")
+            raise falcon.HTTPError(415, description=f"the body is {kind}: a browser sends {JSON} here")
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, resource: object, ok: bool) -> None:  # noqa: FBT001 - Falcon's signature
         """Add the headers that keep browsers strict."""
-        resp.set_headers(_HEADERS)
-        for name, value in _DEFAULTS.items():
+        resp.set_headers(HEADERS)
+        for name, value in DEFAULTS.items():
             if resp.get_header(name) is None:
                 resp.set_header(name, value)
 
@@ -90,7 +93,7 @@ def _is_link(req: falcon.Request) -> bool:
 
 
 def _is_json(content_type: str | None) -> bool:
-    return (content_type or "").partition(";")[0].strip().lower() == "application/json"
+    return (content_type or "").partition(";")[0].strip().lower() == JSON
 
 
 def _invalid_host(host: str | None) -> str:

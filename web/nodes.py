@@ -19,7 +19,7 @@ from midrun.fs import names
 from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, TimedOut, Unavailable
 from midrun.fs.verbs import Description, Entry, Kind
 from midrun.fs.view import Rendered
-from midrun.web.calls import JSON, KEY, TEXT, Answer, Call, document
+from midrun.web.calls import AGE, JSON, KEY, TEXT, Answer, Call, document
 from midrun.web.site import Site
 
 LIVE_READERS = 2
@@ -60,7 +60,7 @@ def show(site: Site, call: Call) -> Answer:
     found = site.view.at_hand(call.node) or site.ask(partial(_find, site, call))
     if not isinstance(found, Rendered):
         return document(found)
-    headers = {"X-Midrun-Age": f"{found.age:.3f}"} if found.age else {}
+    headers = {AGE: f"{found.age:.3f}"} if found.age else {}
     return Answer(found.data, JSON if call.node.endswith(".json") else TEXT, headers=headers)
 
 

@@ -29,7 +29,7 @@ from midrun.fs.faults import (
 from midrun.fs.render import NONFINITE
 from midrun.fs.schema import schema_of
 from midrun.fs.verbs import Description
-from midrun.web.calls import JSON, KEY, KEY_PATTERN, RUN, TEXT, Header, Query, Route
+from midrun.web.calls import AGE, JSON, KEY, KEY_PATTERN, RUN, TEXT, Header, Query, Route
 from midrun.web.nodes import Late, Shown
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ _POST_MISTAKES = {
     "504": f"{_prose(TimedOut).removeprefix('504: ')} To repeat the request with {KEY}: <id> is harmless.",
     "5XX": f"500: A bug in midrun. {_prose(Unavailable)}",
 }
-_AGE = {
-    "X-Midrun-Age": {
+_AGE_ANSWERED = {
+    AGE: {
         "description": "Seconds by which this is old, when the training process is too busy to answer.",
         "schema": {"type": "string", "pattern": r"^\d+\.\d{3}$"},
         "required": False,
@@ -193,7 +193,7 @@ def _get(route: Route, node: Description | None, schemas: Schema) -> Schema:
         content = {kind: {"schema": dict(schema)} for kind, schema in route.shows.items()}
     else:
         content = _content(route, node, schemas)
-    answer: Schema = {"description": "Shown.", "content": content, "headers": _AGE}
+    answer: Schema = {"description": "Shown.", "content": content, "headers": _AGE_ANSWERED}
     operation = _operation("get", route, route.node, node, {"200": answer, **_mistakes(_GET_MISTAKES), **route.answers})
     operation["parameters"] += [*map(_query_parameter, route.query), *map(_header_parameter, route.headers)]
     return operation

@@ -24,6 +24,8 @@ from waitress.server import TcpWSGIServer  # type: ignore[import-untyped]
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask  # type: ignore[import-untyped]
 
 from midrun.fs.write import LONGEST_WRITE
+from midrun.web.calls import JSON
+from midrun.web.gate import DEFAULTS, HEADERS
 
 WORKERS = 8
 CONNECTIONS = 200
@@ -164,9 +166,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
         error = self.request.error
         body = f"{json.dumps({'detail': f'{error.reason}: {error.body}'})}\n".encode()
         self.status = f"{error.code} {error.reason}"
-        self.response_headers.extend(
-            [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
-        )
+        self.response_headers.extend([("Content-Type", JSON), *HEADERS.items(), *DEFAULTS.items()])
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import trio
 
-from midrun.fs.faults import Gone
+from midrun.fs.faults import ENDED, Gone
 from midrun.fs.view import View
 
 T = TypeVar("T")
@@ -66,4 +66,4 @@ class Site:
 
 
 def _closing() -> Gone:
-    return Gone("the run has ended, or its REST server is restarting")
+    return Gone(f"{ENDED}, or its REST server is restarting")

@@ -17,6 +17,7 @@ import pytest
 
 from midrun.fs.write import LONGEST_WRITE
 from midrun.web import server
+from midrun.web.gate import DEFAULTS, HEADERS
 from tests.web.sample import Root, Served, serving, wait_until
 
 ASK = b"GET /files/state/status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -175,6 +176,7 @@ def test_a_malformed_request_gets_an_error_in_json(served: Served, sent: bytes, 
     assert isinstance(answer.detail, str)
     assert answer.detail
     assert b"Traceback" not in answer.body
+    assert answer.headers.items() >= {name.lower(): value for name, value in (HEADERS | DEFAULTS).items()}.items()
     assert ask(served, ASK).status == 200
 
 
