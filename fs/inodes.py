@@ -1,4 +1,4 @@
-"""Inodes: the nodes that the kernel knows of a mounted tree, and the files that are open.
+"""Inodes: the nodes that the kernel knows of a mounted tree, and what those who have a file open see.
 
 The kernel names a node by a number that it was told, and when it forgets the node it says how often it was told.
 Numbers follow from paths, so a node that was forgotten and comes back is the same to programs that compare them.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import stat
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from midrun.fs.faults import Invalid, NotFound
+from midrun.fs.faults import NotFound
 from midrun.fs.verbs import Entry
 from midrun.fs.view import Rendered
-from midrun.fs.write import check_length
 
 ROOT = 1
 HELD = 1.0
@@ -21,8 +20,6 @@ HELD = 1.0
 ROOM = 4096
 """Nodes that come and go of which the kernel may know at one time."""
 _NUMBERS = 1 << 48
-_BLOCK = 512
-_PAGE = 4096
 
 
 @dataclass
@@ -163,79 +160,3 @@ class Inodes:
             self._passing.pop(number, None)
             if self._paths.get(inode.path) is inode:
                 del self._paths[inode.path]
-
-
-@dataclass
-class Draft:
-    """What is being written to a control file: it counts once it is whole."""
-
-    appends: bool
-    """The kernel says where the end of the file is, which means nothing here."""
-    text: bytearray = field(default_factory=bytearray)
-    _start: int = 0
-
-    def put(self, offset: int, data: bytes) -> None:
-        """Take a piece. The first one may have any offset: `>>` writes behind what the file shows."""
-        if not self.text:
-            self._start = offset
-        at = len(self.text) if self.appends else offset - self._start
-        if not 0 <= at <= len(self.text):
-            end = self._start + len(self.text)
-            raise Invalid(
-                f"a piece was written at byte {offset}, not at byte {end}, where the text ended: "
-                "write a command from its beginning to its end, without holes"
-            )
-        check_length("a control file", at + len(data))
-        self.text[at : at + len(data)] = data
-
-    def may_go_on(self, piece: int) -> bool:
-        """Whether more may follow a piece of so many bytes: what does not look whole is judged when it is closed.
-
-        Programs write long texts in full blocks, or in pieces of any size after the first pages; and what is short but
-        begins an object and does not end one is the head that a JSON library writes before a long string.
-        """
-        if piece % _BLOCK == 0:
-            return True
-        is_open = self.text.startswith(b"{") and not self.text.endswith(b"}")
-        return not self.text.endswith(b"\n") and (is_open or len(self.text) >= _PAGE)
-
-    def take(self) -> bytes:
-        """Return what was written, and begin anew."""
-        text = bytes(self.text)
-        self.text.clear()
-        return text
-
-
-@dataclass(eq=False)
-class Handle:
-    """One open file."""
-
-    inode: Inode
-    pid: int
-    """Who opened it. The kernel does not say who reads and writes it."""
-    draft: Draft | None = None
-    content: Content | None = None
-    ended: bool = False
-    """Its reader has seen the end of the content."""
-
-    @property
-    def reads_on(self) -> bool:
-        """Whether who reads it now wants to see what has become of it: `tail -f` does, `cat` does not."""
-        return self.content is not None and not self.content.is_fresh() and not self.inode.entry["live"]
-
-    @property
-    def data(self) -> bytes:
-        """What it shows."""
-        return self.content.rendered.data if self.content is not None else b""
-
-    def use(self, content: Content) -> None:
-        """Have it show this content."""
-        self.leave()
-        content.users += 1
-        self.content = content
-
-    def leave(self) -> None:
-        """Let go of what it shows: it's closed."""
-        if self.content is not None:
-            self.content.users -= 1
-            self.content = None

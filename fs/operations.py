@@ -23,7 +23,8 @@ import trio
 from pyfuse3 import EntryAttributes, FUSEError
 
 from midrun.fs.faults import Fault, NotFound, ReadOnly, TimedOut
-from midrun.fs.inodes import Content, Draft, Handle, Inode, Inodes
+from midrun.fs.handles import Draft, Handle
+from midrun.fs.inodes import Content, Inode, Inodes
 from midrun.fs.names import LONGEST_NAME, join
 from midrun.fs.readers import Interrupted, Readers
 from midrun.fs.verbs import Entry

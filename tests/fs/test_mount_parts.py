@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from trio.testing import trio_test
 
 from midrun.fs.faults import Conflict, Fault, Gone, Invalid, NotFound, TimedOut, TooLarge
-from midrun.fs.inodes import ROOM, ROOT, Content, Draft, Handle, Inode, Inodes
+from midrun.fs.handles import Draft, Handle
+from midrun.fs.inodes import ROOM, ROOT, Content, Inode, Inodes
 from midrun.fs.operations import errno_only
 from midrun.fs.readers import OWN_PATIENCE, Interrupted, Readers, is_interrupted
 from midrun.fs.tree import Dir, Leaf, Node, file
