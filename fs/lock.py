@@ -1,6 +1,6 @@
-"""The lock of a directory: one process owns it, until that process ends in whatever way.
+"""The lock of a directory: one process holds it, until that process ends in whatever way.
 
-It is a lock of POSIX (fcntl(2)), since these work on NFS too, and the kernel says who has one.
+It is a POSIX lock (fcntl(2)): those work on NFS too, and the kernel says who holds one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 _FLOCK = "hhqqi"
 """`struct flock`, as the kernel has it on 64 bits."""
 _locked: dict[tuple[int, int, int], Lock] = {}
-"""The locks that a process has, by its id, and device and inode of the file: its own would not keep it from having one
-twice. A child that was forked inherits the entries, and none of the locks."""
+"""The locks that a process holds, by its id, and device and inode of the file: the kernel would let it take one twice.
+A child that was forked inherits the entries, and none of the locks."""
 
 
 class Owned(OSError):  # noqa: N818 - it says how the directory is
-    """Somebody else has the lock."""
+    """Somebody else holds the lock."""
 
 
 class Lock:
@@ -39,13 +39,13 @@ class Lock:
         self._key = (0, 0, 0)
 
     @property
-    def is_had(self) -> bool:
-        """Whether this is the one who has it."""
+    def is_held(self) -> bool:
+        """Whether it is held by this object."""
         return self._fd is not None
 
     @property
     def is_there(self) -> bool:
-        """Whether it is still where others look for it: who deletes the directory lets them in."""
+        """Whether it is still where others look for it: whoever deletes the directory lets them in."""
         try:
             there = self._path.stat()
         except OSError as error:
@@ -53,8 +53,8 @@ class Lock:
         return self._key[1:] == (there.st_dev, there.st_ino)
 
     def take(self) -> None:
-        """Take it. Raises `Owned` when somebody else has it, and OSError when the disk does not let it be taken."""
-        if self.is_had:
+        """Take it. Raises `Owned` when somebody else holds it, and OSError when the disk does not let it be taken."""
+        if self.is_held:
             return
         # Made without being opened: a process that closes any descriptor of the file gives up its lock.
         with suppress(FileExistsError):
@@ -78,16 +78,16 @@ class Lock:
             raise
         self._fd, self._key = fd, key
 
-    def give_up(self) -> None:
-        """Let others have it."""
+    def release(self) -> None:
+        """Let others take it."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
             _locked.pop(self._key, None)
 
 
-def is_had(directory: Path) -> bool:
-    """Whether some process has the lock of a directory. To ask takes none."""
+def is_held(directory: Path) -> bool:
+    """Whether some process holds the lock of a directory. It takes none to ask."""
     with suppress(OSError):
         fd = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -98,7 +98,7 @@ def is_had(directory: Path) -> bool:
 
 
 def _holder(fd: int) -> int | None:
-    """Return the process that has the lock of an open file: 0 for one of another container or host, None for nobody."""
+    """Return the process that holds the lock of an open file: 0 for one of another container or host, None for none."""
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))

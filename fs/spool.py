@@ -139,11 +139,11 @@ class Spool:
         return self._lock.is_there
 
     def close(self) -> None:
-        """Own it no more."""
-        if self._lock.is_had:
+        """Give it up."""
+        if self._lock.is_held:
             with suppress(OSError):
                 self._pay()
-            self._lock.give_up()
+            self._lock.release()
 
     def left(self, state: str) -> list[dict[str, Any]]:
         """Return the records in the directory of a state, the oldest first; what can't be read is put aside."""

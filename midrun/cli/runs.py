@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from midrun.cli.output import Trouble, one_line, span
 from midrun.fs import mounts
-from midrun.fs.lock import is_had
+from midrun.fs.lock import is_held
 from midrun.records import FORMAT, boot_id, process
 
 DEEPEST = 8
@@ -177,7 +177,7 @@ def _life(directory: Path, session: dict[str, Any], last: dict[str, Any]) -> tup
         if isinstance(pid, int) and _is_process(pid, session.get("born")):
             return "live", f"process {pid} lives"
         # It may be hidden from us, as in another container.
-        if is_had(directory / "spool"):
+        if is_held(directory / "spool"):
             return "live", f"a process that is not seen from here holds {directory / 'spool'}"
         return "gone", f"process {pid} was killed: it is not there, and has not said that it ended"
     written = _number(last.get("written"))
