@@ -16,41 +16,43 @@ from typing import Any
 from midrun.cli import output
 from midrun.cli.output import clock, one_line, pairs, plain, to_stdout
 from midrun.cli.runs import Run, read
+from midrun.control_log import CONTROL_LOG
 
 _LOOK = 250
 """Milliseconds between two looks."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 _BLOCK = 1 << 16
+"""Bytes that are read at once."""
 _MOST = 4 << 20
 """Bytes at the end of a file in which its last lines are looked for."""
 
 
 def tail(run: Run, count: int, *, follows: bool) -> int:
     """Print the last lines, and then those that come."""
-    log, ledger = Growing(run.path / "midrun.log"), Growing(run.path / "control-log.jsonl")
+    log, control_log = Growing(run.path / "midrun.log"), Growing(run.path / CONTROL_LOG)
     try:
         past = _merged(
-            [*map(plain, log.last(count))], [entry for line in ledger.last(count) for entry in _entries(line)]
+            [*map(plain, log.last(count))], [entry for line in control_log.last(count) for entry in _entries(line)]
         )
         goes_on = all(to_stdout(line) for line in (past[-count:] if count else []))
         listener = _Listener()
         while goes_on and follows and listener.waits():
             now = read(run.directory)
-            lines = [*map(plain, log.more()), *(entry for line in ledger.more() for entry in _entries(line))]
+            lines = [*map(plain, log.more()), *(entry for line in control_log.more() for entry in _entries(line))]
             goes_on = all(to_stdout(line) for line in lines)
             if not lines and (now is None or not now.is_live):
                 to_stdout("the run has ended" if now is not None and now.life == "ended" else "the run is gone")
                 break
     finally:
         log.close()
-        ledger.close()
+        control_log.close()
     return 0
 
 
-def _merged(log: list[str], ledger: list[str]) -> list[str]:
+def _merged(log: list[str], control_log: list[str]) -> list[str]:
     """Return both by time; what has no time, as the lines of a traceback, stays with what comes before it."""
     stamped: list[tuple[str, str]] = []
-    for lines in (log, ledger):
+    for lines in (log, control_log):
         stamp = ""
         for line in lines:
             found = _STAMP.match(line)

@@ -98,7 +98,7 @@ def names(spool: Path, state: str) -> set[str]:
     return {path.name for path in (spool / state).iterdir()}
 
 
-def ledger(run: Run) -> list[dict[str, Any]]:
+def control_log(run: Run) -> list[dict[str, Any]]:
     """Return the lines of the control log, each of which must be whole."""
     return [json.loads(line) for line in (run.directory / "control-log.jsonl").read_bytes().splitlines()]
 
@@ -191,7 +191,7 @@ def test_many_files_at_once_are_done_in_the_order_in_which_they_came(start: Star
     wait_for(lambda: not names(spool, "queued") | names(spool, "executing"), "all are done")
     finished(run)
     assert names(spool, "rejected") == set()
-    lines = [line for line in ledger(run) if line["id"] in set(ids)]
+    lines = [line for line in control_log(run) if line["id"] in set(ids)]
     assert [line["id"] for line in lines] == ids
     assert [line["args"]["value"] for line in lines] == [number / count for number in range(count)]
 
@@ -239,7 +239,7 @@ def test_used_ids_are_refused_in_the_next_session_too(start: Start, root: Path) 
         drop(spool, f"{id_}.json", set_hparam(0.5))
         assert "is used" in str(reason(spool, id_)["detail"])
     finished(second)
-    assert [line["id"] for line in ledger(second)].count("once") == 1
+    assert [line["id"] for line in control_log(second)].count("once") == 1
 
 
 def test_a_file_from_before_the_session_is_expired_unless_it_waits_for_the_next(start: Start, root: Path) -> None:
@@ -280,11 +280,11 @@ def test_torn_and_foreign_files_stop_no_run(start: Start, root: Path) -> None:
     assert "outcome unknown" in executing["error"]["message"]
     assert len(names(spool, "rejected")) == 3 * 2 * 5
     finished(run)
-    assert [line["revision"] for line in ledger_after(run)] == [7, 8, 9]
+    assert [line["revision"] for line in control_log_after(run)] == [7, 8, 9]
     run.assert_content()
 
 
-def ledger_after(run: Run) -> list[dict[str, Any]]:
+def control_log_after(run: Run) -> list[dict[str, Any]]:
     """Return the lines of the control log after the first."""
     return [json.loads(line) for line in (run.directory / "control-log.jsonl").read_bytes().splitlines()[1:]]
 
@@ -397,7 +397,7 @@ def _assert_each_is_accounted_for(run: Run, sent: Sent, *, every: bool) -> dict[
     records = {path.stem: json.loads(path.read_bytes()) for path in (spool / "done").iterdir()}
     rejected = {name.partition(".")[0] for name in names(spool, "rejected")}
     forgotten = set((spool / "ids").read_text().split()) if (spool / "ids").exists() else set()
-    lines = ledger(run)
+    lines = control_log(run)
     assert [line["revision"] for line in lines] == list(range(1, len(lines) + 1))
     told = Counter(line["id"] for line in lines)
     written = Counter(
@@ -556,7 +556,7 @@ def faults(run: Run, id_: str) -> dict[str, tuple[str, Path]]:
         if state != "done":
             found[f"unlink {state}"] = ("unlink", file)
     for call in ("openat", "write", "fsync"):
-        found[f"{call} ledger"] = (call, run.directory / "control-log.jsonl")
+        found[f"{call} control log"] = (call, run.directory / "control-log.jsonl")
     return found
 
 
@@ -630,7 +630,7 @@ def _assert_all_is_well_again(run: Run, ids: Iterable[str]) -> None:
     wait_for(lambda: not names(spool, "queued") | names(spool, "executing") | names(spool, "new"), "nothing is left")
     assert run.service("spool") == ("running", None)
     finished(run)
-    told = Counter(line["id"] for line in ledger(run))
+    told = Counter(line["id"] for line in control_log(run))
     assert {id_: told[id_] for id_ in (*ids, "after")} == dict.fromkeys((*ids, "after"), 1)
 
 
@@ -668,7 +668,7 @@ def test_while_the_disk_fails_the_service_says_so_and_files_wait(start: Start) -
     assert run.service("spool") == ("running", None)
     assert why in run.log
     finished(run)
-    assert Counter(line["id"] for line in ledger(run))["by-rest"] == 1
+    assert Counter(line["id"] for line in control_log(run))["by-rest"] == 1
 
 
 def fill(path: Path) -> None:
@@ -711,7 +711,7 @@ def test_a_full_disk_stops_neither_training_nor_commands_and_files_wait_until_th
     assert run.service("spool") == ("running", None)
     finished(run)
     assert run.last_state()["services"]["spool"]["state"] == "running"
-    assert [line["id"] for line in ledger(run)][-6:-1] == [f"full-{number}" for number in range(5)]
+    assert [line["id"] for line in control_log(run)][-6:-1] == [f"full-{number}" for number in range(5)]
     output("umount", "-l", disk)
 
 
@@ -731,12 +731,12 @@ def test_a_disk_that_is_full_when_a_run_is_killed_does_not_say_that_what_was_beg
     ):
         record = _over(run, "later")
         assert record["status"] == "succeeded"
-        wait_for(lambda: any(line["id"] == "later" for line in ledger(run)), "the ledger has it")
+        wait_for(lambda: any(line["id"] == "later" for line in control_log(run)), "the control log has it")
         run.signal(signal.SIGKILL)
         assert run.ended() == -signal.SIGKILL
     second = start(until=True, midrun=QUIET, in_=place)
     owned(second)
-    assert over(spool, "later")["status"] == "succeeded", "the ledger knows it"
+    assert over(spool, "later")["status"] == "succeeded", "the control log knows it"
     finished(second)
 
 
