@@ -131,7 +131,7 @@ class Answers:
         self._is_stopping = True
 
     def _run_calls(self) -> None:
-        # Who calls marks it before it wakes this thread: what is marked now is done below, or wakes it again.
+        # A caller marks it before it wakes this thread: what is marked now is done below, or wakes it again.
         mark = self._page.asked(CALLS)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
@@ -148,7 +148,7 @@ class Answers:
             _logger.exception("a task of the tree thread failed")
 
     def _close_all(self) -> None:
-        """Close what is open. Once the thread has ended, who brings a wire or a descriptor too late calls it too."""
+        """Close what is open. Once the thread has ended, whoever brings a wire or a descriptor calls it too."""
         for wire in list(self._wires):
             self._close(wire)
         for fd in list(self._watched):

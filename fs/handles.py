@@ -69,7 +69,7 @@ class Handle:
 
     @property
     def reads_on(self) -> bool:
-        """Whether who reads it now wants to see what has become of it: `tail -f` does, `cat` does not."""
+        """Whether its reader now wants to see what has become of it: `tail -f` does, `cat` does not."""
         return self.content is not None and not self.content.is_fresh() and not self.inode.entry["live"]
 
     @property

@@ -24,7 +24,7 @@ _NUMBERS = 1 << 48
 
 @dataclass
 class Content:
-    """A file's content, as all see it who open the file while the first of them still has it open."""
+    """A file's content, the same for all who open the file while the first of them still has it open."""
 
     rendered: Rendered
     generation: int
@@ -88,7 +88,7 @@ class Inode:
         return told.rendered if told.generation == generation and told.is_fresh() else None
 
     def held(self, generation: int) -> Content | None:
-        """Return what those see who have the file open, unless the last of them closed it or it is too old."""
+        """Return what those who have the file open see, unless the last of them closed it or it is too old."""
         content = self.content
         if content is None or not content.users or not content.is_fresh():
             return None

@@ -43,7 +43,7 @@ except OSError as error:
     print(error.errno)
 """
 
-# Children that were killed and did not end: a signal does not reach who waits for a mount that never answers.
+# Children that were killed and did not end: a signal does not reach what waits for a mount that never answers.
 _stuck: list[subprocess.Popen[bytes]] = []
 
 

@@ -57,7 +57,7 @@ def errno_only(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any,
         except Interrupted:
             code = errno.EINTR
         except trio.Cancelled:
-            # The mount ends. Who waits gets an answer first; the task is cancelled again where it waits next.
+            # The mount ends. Whoever waits gets an answer first; the task is cancelled again where it waits next.
             code = errno.ENODEV
         except Exception:  # noqa: BLE001 - see above
             _log_once(traceback.format_exc())
@@ -85,7 +85,7 @@ class Operations(pyfuse3.Operations):
     view
         The tree.
     readers
-        Takes note of who waits for an answer, so that a signal to them ends their wait.
+        Takes note of whoever waits for an answer, so that a signal to them ends their wait.
     """
 
     supports_dot_lookup = False
@@ -183,7 +183,7 @@ class Operations(pyfuse3.Operations):
 
     @errno_only
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Open a file. What its readers will see is made now, because only now it's known who they are."""
+        """Open a file. What its readers will see is made now, because only now is it known who they are."""
         node = self.inodes[inode]
         access = flags & os.O_ACCMODE
         writes = access != os.O_RDONLY or bool(flags & os.O_TRUNC)
@@ -198,7 +198,7 @@ class Operations(pyfuse3.Operations):
 
     @errno_only
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        """Read from the content; who has read it all and, some time later, reads on gets the file as it is then."""
+        """Read from the content; whoever has read it all and reads on some time later gets the file as it is then."""
         handle = self._files[fh]
         if handle.reads_on and (off == 0 or handle.ended):
             rendered = await self._ask(_user(handle), partial(self._view.read, handle.inode.path))
@@ -221,7 +221,7 @@ class Operations(pyfuse3.Operations):
             if not draft.may_go_on(len(buf)):
                 await self._write(handle, bytes(draft.text), check=True)
         except Interrupted:
-            draft.text[:] = before  # Who goes on after the signal writes the piece again.
+            draft.text[:] = before  # Whoever goes on after the signal writes the piece again.
             raise
         except Fault:
             draft.take()

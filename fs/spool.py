@@ -1,6 +1,6 @@
 """The spool: commands on disk, where a command is a JSON file and its directory is its status.
 
-    new/        who sends a command puts it here: written elsewhere on the same file system, or as `.name`, then renamed
+    new/        commands are put here: written elsewhere on the same file system, or as `.name`, then renamed
     queued/     taken in, and waiting
     executing/  being done
     done/       over; the last 1000 are kept
@@ -302,7 +302,7 @@ class Spool:
         while os.path.lexists(rejected / name) or os.path.lexists(rejected / told):
             number += 1
             name, told = f"{stem}.{number}{_JSON}", f"{stem}.{number}.error.json"
-        # The reason first: who waits for the file must find it.
+        # The reason first: whoever waits for the file must find it.
         self._write("rejected", told, reason)
         try:
             path.rename(rejected / name)

@@ -80,7 +80,7 @@ def _guarded(verb: Callable[Concatenate[Any, str, P], T]) -> Callable[Concatenat
         except Fault:
             raise
         except BaseException as error:
-            # A node is anybody's code: one that exits, or a library of Rust's that panics, must not end who asks it.
+            # A node is anybody's code: one that exits, or a Rust library that panics, must not end whoever asks it.
             raise Fault(f"'{path}' failed: {type(error).__name__}: {message(error)}") from error
 
     return guarded

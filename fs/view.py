@@ -113,7 +113,7 @@ class View:
         return description
 
     async def entry(self, path: str, patience: float = PATIENCE) -> Entry:
-        """Return the node at `path` as its directory lists it; who has just listed that need not ask for each node."""
+        """Return the node at `path` as its directory lists it; whoever has just listed that need not ask."""
         fixed = self._fixed.get(path)
         if fixed is not None:
             return fixed
@@ -303,7 +303,7 @@ async def _answer_of(fetch: _Fetch[T]) -> T | Fault:
 
 def _result(answer: T | Fault) -> T:
     if isinstance(answer, Fault):
-        raise answer.with_traceback(None)  # Else each who is told would add to it.
+        raise answer.with_traceback(None)  # Else everyone who is told would add to it.
     return answer
 
 

@@ -110,7 +110,7 @@ class Wire:
             except BlockingIOError:
                 pass
             except OSError:
-                return  # `_receive` sees the end too, and settles who waits.
+                return  # `_receive` sees the end too, and settles what waits.
         if data:
             self._outgoing += data
             self._to_send.set()

@@ -26,7 +26,7 @@ _LONGEST_LABEL = 120
 
 _DAY = 86400.0
 _SHARE = 0.01
-"""Of a processor: who lists thousands of files each second gets a list that is some seconds old."""
+"""Of a processor: whoever lists thousands of files each second gets a list that is some seconds old."""
 _FAST = 0.02
 """Seconds of a walk that may be repeated at once."""
 

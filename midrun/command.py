@@ -97,7 +97,7 @@ class Command:
     ) -> None:
         self.kind, self.args = kind, args
         self.within = within
-        """Where its arguments are in what was sent, for who is told which of them is wrong."""
+        """Where its arguments are in what was sent, for telling which of them is wrong."""
         given = {} if when is None else when.model_dump(exclude_unset=True)
         point = given.get("safe_point")
         self.points: frozenset[str] = frozenset([point] if point else () if given else kind.points)

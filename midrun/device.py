@@ -1,7 +1,7 @@
 """Device values: scalars that a device is still computing, copied to the host without a wait for it.
 
 At a safe point the training thread queues one copy to pinned memory behind the work that the device has yet to do, and
-an event behind the copy. Only who reads the values waits for the event.
+an event behind the copy. Only whoever reads the values waits for the event.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class FiniteCheck:
 
     @property
     def notices(self) -> list[str]:
-        """What somebody should know who looks at the run."""
+        """What somebody who looks at the run should know."""
         bad, first = self.record["not_finite"], self.record["first"]
         return (
             [] if first is None else [f"{bad:,} of {self.record['batches']:,} batches were not finite: {_said(first)}"]

@@ -56,10 +56,10 @@ class History:
     """The points of one session: each fit, also of the same model in the same directory, starts anew.
 
     A metric gets a point when it was logged anew: its value differs from that of the last point, or its tensor is
-    another one. Lightning makes a new tensor for each value, and shows it until there is the next one, where an epoch's
-    metric would draw a plateau that nobody has logged. A plain float, which only who writes to `callback_metrics`
-    himself puts there, has no such identity, and gets a point when its value changes. A learning rate is there all the
-    time, so one that stays has two points: where it began to and where it was seen last.
+    another one. Lightning makes a new tensor for each value and shows it until the next: a point at each look would
+    make a plateau of an epoch's metric that nobody has logged. A plain float, which is there only where somebody writes
+    to `callback_metrics`, has no such identity: it gets a point when its value changes. A learning rate is always
+    there, so one that stays has two points: where it began and where it was seen last.
 
     The step of a point is how many optimizer steps were done at the safe point where it was first seen: on a device,
     with manual optimization and in a hold, that may be the one before the step that followed from it.

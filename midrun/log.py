@@ -73,11 +73,11 @@ class RunLog:
         return is_new
 
     def note(self, message: str) -> None:
-        """Say what is for who reads the file: the terminal does not have it."""
+        """Say what is for readers of the file: the terminal does not have it."""
         self._put(logging.INFO, message)
 
     def _say(self, level: int, message: str) -> None:
-        # A terminal can stand still too: like the disk, it is never waited for by who has something to say.
+        # A terminal can stand still too: like the disk, whoever has something to say never waits for it.
         self._tell(lambda: tell(level, message))
         self._put(level, message)
 

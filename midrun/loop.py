@@ -154,7 +154,7 @@ class Loop:
         fit_loop = self._trainer.fit_loop
         self._least = self._least or (fit_loop.min_epochs, fit_loop.epoch_loop.min_steps)
         self._trainer.should_stop = True
-        # Else it would go on until these are reached: who asks a run to stop means now.
+        # Else it would go on until these are reached: whoever asks a run to stop means now.
         fit_loop.min_epochs, fit_loop.epoch_loop.min_steps = 0, None
         self.ends_after_batch = not self.is_fitting
 

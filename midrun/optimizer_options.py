@@ -233,7 +233,7 @@ def _common_state(optimizer: Optimizer, group: dict[str, Any]) -> set[str] | Non
 
 
 def _check_option(chosen: list[Target], option: str) -> list[str]:
-    """Raise `Refused` for an option that is not one to set, `Invalid` for one that there is not; returns notes."""
+    """Raise `Refused` for an option that is not one to set, `Invalid` for an unknown one; return notes."""
     if option == "lr":
         raise Refused("the learning rate is set with set_learning_rate, which makes its schedulers keep it")
     if option in _SCHEDULED:
@@ -333,7 +333,7 @@ def set_optimizer_option(
 ) -> ChangeReport:
     """Set an option, such as "weight_decay", in all parameter groups or in one.
 
-    The training thread calls this, between steps. Raises `Invalid` for an option that there is not, a value of another
+    The training thread calls this, between steps. Raises `Invalid` for an unknown option, a value of another
     type than the present one or one that the optimizer's constructor does not take; `Refused` for an option that
     belongs to others, and where the next steps would fail; `Conflict` without an optimizer. A fault changes nothing.
     """

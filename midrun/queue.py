@@ -1,8 +1,8 @@
 """The queue: the commands of a run, from whoever sends them to the safe point, and their records.
 
 Every command comes through `accept`, whichever way it came, in the thread that owns the spool: so there is one order,
-and who is told of a command's id can rely on it. The training thread gets commands from `inbox`, and waits for the disk
-only where it is about to do one.
+and whoever is told of a command's id can rely on it. The training thread gets commands from `inbox`, and waits for the
+disk only where it is about to do one.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Queue:
             later.set_result(do())
         except Fault as fault:
             later.set_exception(fault)
-        except Exception as error:  # noqa: BLE001 - who waits must be told
+        except Exception as error:  # noqa: BLE001 - whoever waits must be told
             why = f"{type(error).__name__}: {message(error)}"
             later.set_exception(Fault(f"it was not taken in, by a mistake of midrun's own; please report it: {why}"))
 

@@ -414,7 +414,7 @@ class Run:
 
     def _write(self, name: str, document: Mapping[str, object]) -> None:
         """Write a record. Another run that lives in the directory is the one that is found there, not this."""
-        # Who finds the run by its record may drop a command at once.
+        # Whoever finds the run by its record may drop a command at once.
         self.queue.begun.wait(_STOP_PATIENCE)
         if not self.queue.is_anothers:
             self._records.write(name, document)

@@ -42,7 +42,7 @@ class SafePoints:
         self._loop = run.loop
         self._inbox = run.queue.inbox
         self.is_awaited = False
-        """Whether a safe point may have something to do. Who puts something into the inbox sets it afterwards."""
+        """Whether a safe point may have something to do. Whoever puts something into the inbox sets it afterwards."""
         self._waiting: list[Command] = []
         """Commands that wait, in the order they came."""
         self._soonest: dict[str, tuple[float, float]] = {}
@@ -288,7 +288,7 @@ def _detach_context(error: BaseException, held: BaseException | None) -> None:
 
 
 def _standing(active: Active, directory: Path) -> str:
-    """Return what somebody wants to know who sees a run stand still."""
+    """Return what somebody who sees a run stand still wants to know."""
     record, place = active.command.record, active.place
     reason = record["args"].get("reason")
     why = "" if reason is None else f" ({reason})"

@@ -1,6 +1,6 @@
 """Samples: what a run looked like at its last safe point.
 
-One is made at each safe point, by the training thread, or before an optimizer step by who looks. Nobody changes it
+One is made at each safe point, by the training thread, or before an optimizer step by whoever looks. Nobody changes it
 afterwards. It holds references, so making one costs microseconds: turning them into floats is the reader's work.
 """
 
@@ -107,7 +107,7 @@ class Reading:
         def wait() -> None:
             try:
                 later.set_result(show(sample, self._values(sample)))
-            except Exception as error:  # noqa: BLE001 - who waits must be told, whatever became of the device
+            except Exception as error:  # noqa: BLE001 - whoever waits must be told, whatever became of the device
                 later.set_exception(Fault(f"the values could not be read: {type(error).__name__}: {message(error)}"))
 
         self._aside(wait)

@@ -69,7 +69,7 @@ def write(site: Site, call: Call) -> Answer:
     try:
         return document(site.ask(partial(site.view.write, call.node, call.body, key=call.key)))
     except TimedOut as fault:
-        # It may be done, or be done later. Who knows its name can ask again without asking twice.
+        # It may be done, or be done later. Whoever knows its name can ask again without asking twice.
         detail = (
             f"{fault.message}. It may still do this. To repeat the request with the header {KEY}: {call.key} is "
             "harmless: by that key the run knows it, and does it once"

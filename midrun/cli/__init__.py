@@ -54,7 +54,7 @@ The first word is RUN if it is a path (it has a slash, or is a dot), or a run's 
   midrun send '{"kind": "set_learning_rate", "args": {"value": 5e-4}}'
   midrun send set_hparam name=hparams.label 'value="7"'     text that reads as a number
 
-A kind or an argument that there is not is refused, and the run says what it takes. The files of procfs/control/ in its
+An unknown kind or argument is refused, and the run says what it takes. The files of procfs/control/ in its
 directory, and /docs at its address, describe each kind."""
 _POINTS = f"{', '.join(POINTS[:-1])} or {POINTS[-1]}"
 

@@ -61,7 +61,7 @@ def to_stderr(text: str) -> None:
 
 
 def mute() -> None:
-    """Let what is still printed go nowhere: who read it has left, and Python would complain when it ends."""
+    """Let what is still printed go nowhere: whoever read it has left, and Python would complain when it ends."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -208,7 +208,7 @@ def below(top: str) -> tuple[list[Run], str]:
     if mounted is not None:
         raise Trouble(f"{top!r} is inside the mount {mounted}: name a directory outside", 2)
     with os.scandir(top):
-        pass  # Who names a directory that can't be read is told so; of those below it the others matter.
+        pass  # Whoever names a directory that can't be read is told so; of those below it the others matter.
     avoided = {mount.mountpoint for mount in _mounts(*_EMPTY)}
     base = os.path.realpath(top)
     found: list[Run] = []

@@ -292,7 +292,7 @@ class ShellHooks:
 
     @property
     def notices(self) -> list[str]:
-        """What somebody should know who looks at the run."""
+        """What somebody who looks at the run should know."""
         running, index = self._running, self.index()
         told = [
             f"the hook {name} has failed {script['failures_in_a_row']} times in a row: {script['trouble']}"
