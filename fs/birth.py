@@ -18,6 +18,7 @@ UNWANTED = signal.SIGUSR2
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from midrun.fs.birth import main; main(sys.argv[2])"
 """The program of a face's interpreter: its arguments are a module path and what `main` takes, both in JSON."""
 _NICENESS = 5
+"""What is added to the trainer's: training goes first."""
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,9 @@ _NAMED = 1.0
 """Seconds for which the kernel may remember a name of what comes and goes; whether it is gone is always asked."""
 _BACKOFF = 1.0
 """Seconds in which no further stat waits for a run that did not answer one."""
-_logged: set[str] = set()
 _MOST = 100
+"""Tracebacks that are printed."""
+_logged: set[str] = set()
 
 
 def errno_only(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:

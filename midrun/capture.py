@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 FORMAT = "midrun.capture/1"
 
 _MOST_BITS = 2000
+"""Bits of the longest integer that is kept."""
 _PLAIN = (str, bytes, bool, int, float, type(None))
 """What is kept as it is, of exactly these types: one that is derived from them is somebody's own."""
 

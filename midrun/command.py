@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Command:
         """Who has let it go, if it is a hold."""
         self.release_arrived = False
         """Whether that has come to the training thread."""
-        self.written: Any = None
+        self.written: SimpleQueue[bool] | None = None
         """Where the training thread is told that the spool knows that it is being done."""
         self._unclaimed = [True]
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _BODY = ("body",)
 """Where the arguments are in what is written to a file of one kind."""
 _ERRORS = 100
+"""Refused writes that are kept: the newest."""
 _QUOTED = 1000
+"""Characters of what was written that are shown of one."""
 
 
 class ErrorEntry(TypedDict):

@@ -23,9 +23,9 @@ CONTROL_LOG = "control-log.jsonl"
 SHOWN = 100
 """The newest lines, which are kept in memory."""
 _TAIL = 4 << 20
+"""Bytes at the end of the file in which its newest lines are looked for."""
 _OWED = 1000
 """Lines that could not be written, and are still to be: the newest."""
-
 
 Event = Literal["done", "failed", "held", "joined", "released"]
 

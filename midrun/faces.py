@@ -17,6 +17,7 @@ from midrun.services import Service
 _REBIND_PATIENCE = 2.0
 """Seconds to wait for a port that a face had which died: its clients know the address."""
 _REBIND_PAUSE = 0.02
+"""Seconds between two attempts."""
 
 
 class Rest(FaceProcess):

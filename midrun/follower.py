@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _PAUSE = 0.1
 """Seconds between two looks whether rank zero has told the directory, and made the scripts."""
 _PATIENCE = 1.0
+"""Seconds for each of its threads to end."""
 
 
 class Follower:

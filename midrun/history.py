@@ -38,6 +38,7 @@ MOST_SERIES = 5_000
 _SHARE = 0.01
 """Of a processor: with hundreds of metrics looks become rarer, since Python runs in one thread at a time."""
 _STOP_PATIENCE = 0.5
+"""Seconds for the last look, and for the thread to end."""
 _SUFFIX = ".csv"
 
 

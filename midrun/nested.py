@@ -28,13 +28,13 @@ MOST_PARTS = 10_000
 DEEPEST = 24
 """Steps to a part."""
 _MOST_BITS = 256
+"""Bits of the longest integer that is shown."""
 LONGEST_TEXT = 1000
 """Characters of a text that are shown."""
 _ITEMS, _ITEMS_EACH, _LEVELS, _TEXT = 5000, 500, 12, 10_000
 """What `bounded` shows: items in all and of one container, levels, and characters of a text."""
 
 _LAYOUTS = {torch.strided: "dense", torch.sparse_coo: "sparse", torch.sparse_csr: "compressed sparse"}
-
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ import os
 import socket
 
 _BACKLOG = 128
+"""Connections that the kernel keeps until they are accepted."""
 
 
 def listen(host: str, first: int, count: int) -> socket.socket:

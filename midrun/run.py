@@ -47,12 +47,10 @@ _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
 _GIL_BREAK = 0.0002
 """Seconds for which the training thread gives the GIL away when a face waits for it."""
-_LOOK_PATIENCE = 1.0
-_STOP_PATIENCE = 2.0
-_SLOW_PATIENCE = 0.2
-_READY_PATIENCE = 10.0
-_MEETING = 30.0
-_MEETING_PAUSE = 0.1
+_LOOK_PATIENCE, _READY_PATIENCE, _STOP_PATIENCE, _SLOW_PATIENCE = 1.0, 10.0, 2.0, 0.2
+"""Seconds to wait: for a look at the spool, for all services, and at the end for each thread, or for the slow one."""
+_MEETING, _MEETING_PAUSE = 30.0, 0.1
+"""Seconds for which later ranks are looked for, and between two looks."""
 
 
 class Run:
@@ -336,8 +334,8 @@ class Run:
         """Note that the loop ends with an exception. One of a backward pass holds the run before."""
         self.publish(self.batch)
         record = self.exception = exception_record(exception, self.sample)
-        holds = self.config.break_on_backward_exception and isinstance(exception, Exception)
-        if holds and self.loop.flight.is_of_backward(exception):
+        breaks = self.config.break_on_backward_exception and isinstance(exception, Exception)
+        if breaks and self.loop.flight.is_of_backward(exception):
             self._attempt(lambda: self.points.hold_exception(exception, record))
         self._outcome = outcome
         self._page.bump()

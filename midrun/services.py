@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 from midrun.log import RunLog
 
 _PAUSE = 0.02
+"""Seconds between two looks whether all are ready."""
 
 State = Literal["off", "starting", "running", "failed"]
 

@@ -19,6 +19,7 @@ from midrun.web.server import Server
 from midrun.web.site import Site
 
 _LONGEST_STOP = 1.0
+"""Seconds to wait for the server to end."""
 
 
 async def serve(face: Face) -> None:

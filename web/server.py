@@ -38,8 +38,8 @@ IDLE_SECONDS = 15
 SHARE = 1 << 20
 """Bytes sent to one client before others have their turn."""
 
-_DRAIN_SECONDS = 0.12
-_LEAVE_SECONDS = 0.06
+_DRAIN_SECONDS, _LEAVE_SECONDS = 0.12, 0.06
+"""At its end: for answers that are nearly done, and for its workers."""
 
 _left: list[object] = []
 """Triggers that are not closed before the process ends."""

@@ -19,6 +19,7 @@ _ANSWER = 1.0
 _ANSWERS = 1.5
 """Seconds for all of them."""
 _WIDTH = 16
+"""Columns for a row's name."""
 _LINE = 88
 """Columns for what stands behind a row's name."""
 _PROGRESS = (("epoch", "epoch", "max_epochs"), ("step", "global_step", "max_steps"), ("batch", "batch", "batches"))

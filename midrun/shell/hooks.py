@@ -32,6 +32,7 @@ FAILING = 3
 _LONG = 5.0
 """Seconds for which a script runs before that is worth a notice."""
 _PATIENCE = 1.0
+"""Seconds for the watch to end."""
 _PREFIX = "midrun-hook-"
 
 
