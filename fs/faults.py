@@ -7,7 +7,6 @@ answers, so that `cat` and `curl` tell the same story. Nodes raise faults; faces
 from __future__ import annotations
 
 import errno
-import traceback
 from typing import ClassVar, TypedDict
 
 
@@ -176,25 +175,3 @@ def dump(fault: Fault) -> FaultRecord:
 def load(record: FaultRecord) -> Fault:
     """Return the fault of a record; a kind that this version does not know is a plain `Fault`."""
     return _KINDS.get(record["kind"], Fault)(record["message"], record["errors"])
-
-
-def message(error: BaseException) -> str:
-    """Return the message of any exception: its text is anybody's code, and may fail itself."""
-    try:
-        return plain(str(error))
-    except BaseException:  # noqa: BLE001 - as said
-        return "<exception str() failed>"
-
-
-def plain(text: str) -> str:
-    """Return a text as a string of Python's own: a class that is derived from `str` is anybody's code, too."""
-    return str.__getitem__(text, slice(None))
-
-
-def trace(error: BaseException) -> str:
-    """Return the traceback of any exception as text, with those that led to it where they can be told."""
-    try:
-        return "".join(traceback.format_exception(error)).rstrip()
-    except Exception:  # noqa: BLE001 - what it holds is anybody's code, as its message is
-        own = "".join(traceback.format_tb(error.__traceback__))
-        return f"Traceback (most recent call last):\n{own}{type(error).__qualname__}: {message(error)}"

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from midrun.fs.faults import FieldError, Invalid
-from midrun.fs.names import meant
+from midrun.fs.guesses import meant
 from midrun.fs.write import check_length
 
 if TYPE_CHECKING:

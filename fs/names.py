@@ -7,10 +7,8 @@ its directory.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
-from collections.abc import Iterable
 
 INDEX = "index.json"
 LONGEST_NAME = 255
@@ -24,18 +22,6 @@ _ESCAPED = re.compile(r"((?:%[0-9A-F]{2})+)")
 
 def _percent(text: str) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
-
-
-def meant(name: str, known: Iterable[str]) -> str:
-    """Return a question for the one of the known names that somebody may have meant, or what all of them are."""
-    known = list(known)
-    close = closest(name, known)
-    return f"it is one of {', '.join(known)}" if close is None else f"did you mean {close!r}?"
-
-
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the one of the known names that is most like a name, or None where none is like it."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def escape(name: str, *, one_value: bool = False) -> str:

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
-from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound, message
+from midrun.fs.faults import Fault, IsADirectory, NotADirectory, NotFound
 from midrun.fs.later import Later
 from midrun.fs.names import split
 from midrun.fs.render import jsonable, render
+from midrun.fs.tracebacks import last_line
 from midrun.fs.tree import Dir, Leaf, Link, Node
 from midrun.fs.write import IN_PROCESS, Writer
 
@@ -81,7 +82,7 @@ def _guarded(verb: Callable[Concatenate[Any, str, P], T]) -> Callable[Concatenat
             raise
         except BaseException as error:
             # A node is anybody's code: one that exits, or a Rust library that panics, must not end whoever asks it.
-            raise Fault(f"'{path}' failed: {type(error).__name__}: {message(error)}") from error
+            raise Fault(f"'{path}' failed: {last_line(error)}") from error
 
     return guarded
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from midrun.config import MidrunConfig
 from midrun.directory import logger_directory, mountpoint, new_run_id, run_directory
 from midrun.fs import mounts
-from midrun.fs.faults import trace
+from midrun.fs.tracebacks import trace
 from midrun.hooks import PARTS, quick_parts
 from midrun.log import tell
 

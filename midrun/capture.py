@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from midrun.command import STEP
-from midrun.fs.faults import Conflict, message
+from midrun.fs.faults import Conflict
 from midrun.fs.render import jsonable, render
+from midrun.fs.tracebacks import message
 from midrun.nested import (
     DEEPEST,
     MOST_PARTS,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from midrun.fs.names import meant
+from midrun.fs.guesses import meant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from midrun.commands.kind import Arguments, Kind
 from midrun.ending import ExceptionRecord
 from midrun.fs.faults import Fault, FieldError, Gone, Invalid
 from midrun.fs.form import Form
+from midrun.fs.guesses import meant
 from midrun.fs.later import Later
-from midrun.fs.names import meant
 from midrun.fs.spool import MOST_RECORDS
 from midrun.fs.tree import Control, Dir, file
 from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from midrun.config import MidrunConfig
-from midrun.fs.faults import message
+from midrun.fs.tracebacks import last_line
 from midrun.lightnings import is_lightnings
 from midrun.log import tell
 
@@ -46,8 +46,7 @@ def run_directory(trainer: Trainer, run_id: str) -> str:
         try:
             own = _of_logger(trainer.loggers[0], trainer)
         except Exception as error:  # noqa: BLE001 - a logger is anybody's code, and training must go on
-            why = f"{type(error).__name__}: {message(error)}"
-            tell(logging.WARNING, f"the logger does not say where it keeps the run ({why})")
+            tell(logging.WARNING, f"the logger does not say where it keeps the run ({last_line(error)})")
     return own or os.path.join(_root(None, trainer), "midrun", run_id)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from midrun.fs.faults import message, trace
+from midrun.fs.tracebacks import message, trace
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer

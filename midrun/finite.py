@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from midrun.commands.standstill import Hold
-from midrun.fs.faults import Fault, message
+from midrun.fs.faults import Fault
+from midrun.fs.tracebacks import last_line, message
 from midrun.nested import Part, Unreadable, parts
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class FiniteCheck:
         try:
             self._check(arguments["batch"], arguments.get("batch_idx"))
         except Exception as error:  # noqa: BLE001 - a batch is anybody's code, and training goes on
-            text = f"a batch could not be checked for NaN and infinity: {type(error).__name__}: {message(error)}"
+            text = f"a batch could not be checked for NaN and infinity: {last_line(error)}"
             self._run.log.alert(text, "finite check")
 
     def _check(self, batch: Any, number: int | None) -> None:  # noqa: ANN401 - a batch may be anything

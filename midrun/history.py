@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypedDict
 
 from torch import Tensor
 
-from midrun.fs.faults import message
 from midrun.fs.names import escape
 from midrun.fs.schema import schema_of
+from midrun.fs.tracebacks import last_line
 from midrun.fs.tree import Dir, Leaf, file
 from midrun.sample import NOTHING, Sample, Scalar
 from midrun.series import Series, is_equal
@@ -118,8 +118,7 @@ class History:
             self.note(sample)
         except Exception as error:  # noqa: BLE001 - whatever became of the device, the next sample may be better
             # One kind is told once, also where its message has an address in it that changes.
-            kind = type(error).__name__
-            self._service.fail(self._faults.setdefault(kind, f"{kind}: {message(error)}"))
+            self._service.fail(self._faults.setdefault(type(error).__name__, last_line(error)))
         else:
             self._service.run()
         self._rests_until = time.monotonic() + (time.thread_time() - began) / _SHARE

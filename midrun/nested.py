@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from midrun.fs.faults import message, plain
+from midrun.fs.tracebacks import message, plain
 from midrun.scalar import is_here, is_real_scalar
 
 MOST_PARTS = 10_000

@@ -16,8 +16,8 @@ import torch
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
-from midrun.fs import faults
 from midrun.fs.faults import Invalid, Refused, invalid
+from midrun.fs.tracebacks import last_line, message
 from midrun.scalar import holds, json_of, number_of
 from midrun.schedulers import walk
 from midrun.targets import ChangeReport, Target, targets, untouched_randomness
@@ -207,14 +207,14 @@ class _Trial:
                 self._make(parameter, {**self._options, option: new})
             except Exception as error:  # anybody's code
                 raise invalid(
-                    "value", f"{self._kind.__name__} does not take {option} {new!r}: {faults.message(error)}"
+                    "value", f"{self._kind.__name__} does not take {option} {new!r}: {message(error)}"
                 ) from error
         try:
             self._run(self._options, {option: new}, sparse=self._sparse)
         except Exception as error:  # as above
             raise Refused(
                 f"{self._kind.__name__} can't go on with {option} {new!r}: in a trial its next steps "
-                f"failed ({type(error).__name__}: {faults.message(error)}); it would have to be made with it"
+                f"failed ({last_line(error)}); it would have to be made with it"
             ) from error
 
 

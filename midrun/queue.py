@@ -20,8 +20,9 @@ from midrun.command import IN_REQUEST, Command, ErrorRecord, Place, Status
 from midrun.commands.standstill import Hold, Reason
 from midrun.control_log import CONTROL_LOG, ControlLog, Line, line_of
 from midrun.drops import Drops, Stays
-from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable, message
+from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable
 from midrun.fs.later import Later
+from midrun.fs.tracebacks import last_line
 from midrun.hold import Cancelled, HoldRecord, Released, is_hold
 from midrun.table import Table
 from midrun.worker import Worker
@@ -186,8 +187,8 @@ class Queue:
         except Fault as fault:
             later.set_exception(fault)
         except Exception as error:  # noqa: BLE001 - whoever waits must be told
-            why = f"{type(error).__name__}: {message(error)}"
-            later.set_exception(Fault(f"it was not taken in, by a mistake of midrun's own; please report it: {why}"))
+            why = "it was not taken in, by a mistake of midrun's own; please report it"
+            later.set_exception(Fault(f"{why}: {last_line(error)}"))
 
     def accept(self, command: Command, *, is_dropped: bool = False) -> dict[str, Any]:
         """Take in a command, and return what its sender is told. Raises `Fault`, and `Stays` for a file that stays."""
@@ -220,7 +221,7 @@ class Queue:
         except Fault:
             raise
         except Exception as error:
-            raise Fault(f"{kind.name} failed: {type(error).__name__}: {message(error)}") from error
+            raise Fault(f"{kind.name} failed: {last_line(error)}") from error
 
     def _do_at_once(self, command: Command) -> dict[str, Any]:
         place, now = self._run.points.place(None), time.time()

@@ -23,8 +23,8 @@ from midrun.ending import ExceptionRecord, Outcome, exception_record
 from midrun.faces import Mount, Rest
 from midrun.finite import FiniteCheck
 from midrun.fs.answers import Answers
-from midrun.fs.faults import trace
 from midrun.fs.page import Page
+from midrun.fs.tracebacks import trace
 from midrun.fs.verbs import Tree
 from midrun.history import History
 from midrun.hold import Holds

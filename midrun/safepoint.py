@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from midrun.command import EVALUATION, STEP, Command, ErrorRecord, Place
 from midrun.commands.kind import Kind
 from midrun.control_log import line_of
-from midrun.fs.faults import Conflict, Fault, message, trace
+from midrun.fs.faults import Conflict, Fault
+from midrun.fs.tracebacks import message, trace
 from midrun.hold import Active, Cancelled, Caught, Released, is_hold
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from midrun.device import HostCopy
-from midrun.fs.faults import Fault, message
+from midrun.fs.faults import Fault
 from midrun.fs.later import Later
+from midrun.fs.tracebacks import last_line
 from midrun.scalar import is_real_scalar
 
 T = TypeVar("T")
@@ -108,7 +109,7 @@ class Reading:
             try:
                 later.set_result(show(sample, self._values(sample)))
             except Exception as error:  # noqa: BLE001 - whoever waits must be told, whatever became of the device
-                later.set_exception(Fault(f"the values could not be read: {type(error).__name__}: {message(error)}"))
+                later.set_exception(Fault(f"the values could not be read: {last_line(error)}"))
 
         self._aside(wait)
         return later

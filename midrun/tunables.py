@@ -10,7 +10,8 @@ from typing import Any, NoReturn, TypedDict, cast
 import numpy as np
 import torch
 
-from midrun.fs.faults import invalid, message
+from midrun.fs.faults import invalid
+from midrun.fs.tracebacks import last_line, message
 from midrun.nested import bounded
 from midrun.scalar import holds, is_real_scalar
 
@@ -52,7 +53,7 @@ def _tunable(module: object, path: str, limits: Mapping[str, Any]) -> Tunable:
     except (AttributeError, KeyError) as error:
         tunable["error"] = f"the model has no {path!r}: {message(error)}"
     except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
-        tunable["error"] = f"{path!r} can't be read: {type(error).__name__}: {message(error)}"
+        tunable["error"] = f"{path!r} can't be read: {last_line(error)}"
     else:
         tunable["value"], tunable["type"] = shown(value, waits=False), type(value).__name__
     return tunable
@@ -106,7 +107,7 @@ def set_tunable(module: object, path: str, value: Any) -> tuple[Any, Any]:  # no
         else:
             setattr(owner, name, new)
     except Exception as error:  # noqa: BLE001 - a setter of the model's is anybody's code
-        _refuse("value", f"{path!r} can't be set: {type(error).__name__}: {message(error)}", "value_error")
+        _refuse("value", f"{path!r} can't be set: {last_line(error)}", "value_error")
     return before, shown(_read(module, path), waits=True)
 
 
@@ -129,7 +130,7 @@ def _read(module: object, path: str) -> Any:  # noqa: ANN401 - a hyperparameter 
     try:
         return attribute(module, path)
     except Exception as error:  # noqa: BLE001 - a property of the model's is anybody's code
-        _refuse("name", f"{path!r} can't be read: {type(error).__name__}: {message(error)}", "missing_attribute")
+        _refuse("name", f"{path!r} can't be read: {last_line(error)}", "missing_attribute")
 
 
 def _as(present: Any, value: Any, path: str) -> Any:  # noqa: ANN401 - a hyperparameter may be anything

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from midrun.fs.faults import trace
+from midrun.fs.tracebacks import trace
 
 
 class Worker:

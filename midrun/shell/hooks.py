@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from midrun.fs.faults import message
 from midrun.fs.render import render
+from midrun.fs.tracebacks import last_line
 from midrun.fs.tree import Dir, file
 from midrun.nested import described
 from midrun.shell.execution import Ended, Waiter, beginning, execute
@@ -197,7 +197,7 @@ class ShellHooks:
             try:
                 trouble, seconds = self._call(script, name, arguments)
             except Exception as error:  # noqa: BLE001 - a batch is anybody's code, and the disk may be full
-                trouble, seconds = f"{type(error).__name__}: {message(error)}", 0.0
+                trouble, seconds = last_line(error), 0.0
             self._note(script, trouble, seconds)
         if name in enabled:
             self._run.take_drops()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from midrun.fs import names
-from midrun.fs.faults import message
+from midrun.fs.tracebacks import message
 from midrun.nested import LONGEST_TEXT, all_parts, description_of, insist_on_numbers
 
 MOST_BYTES = 1 << 30

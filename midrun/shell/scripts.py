@@ -19,7 +19,7 @@ from typing import Literal
 
 from midrun.callbacks import ARGUMENTS
 from midrun.fs.disk import aside, write_whole
-from midrun.fs.names import closest
+from midrun.fs.guesses import closest
 from midrun.fs.render import render
 
 Weight = Literal["light", "heavy"]
