@@ -108,7 +108,6 @@ def broken(*args: Any, **kwargs: Any) -> Any:
     [
         (Loop, "__init__"),
         (Loop, "sample"),
-        (Loop, "_metrics"),
         (Loop, "stage"),
         (Loop, "limits"),
         (Run, "__init__"),
