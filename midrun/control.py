@@ -22,7 +22,7 @@ from midrun.fs.later import Later
 from midrun.fs.spool import MOST_RECORDS
 from midrun.fs.tree import Control, Dir, file
 from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer
-from midrun.hold import HoldRecord, is_hold, of_command
+from midrun.hold import HoldRecord, hold_of, is_hold
 from midrun.table import unknown
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class HoldFiles(Dir):
         return HoldList(
             active=None if active is None else active.record(),
             exception=None if caught is None else caught.record,
-            pending=[of_command(command.record) for command in run.holds.pending()],
+            pending=[hold_of(command.record) for command in run.holds.pending()],
             waiting=[command.record for command in queued if is_held and not run.points.runs_now(command)],
             stopped=run.holds.stopped,
         )
@@ -266,7 +266,7 @@ class HoldDir(_OneCommand):
         active = self.run.holds.active
         if active is not None and active.command.id == self.id:
             return active.record()
-        return of_command(self._record())
+        return hold_of(self._record())
 
     cancel = _about("cancel")
     release = _about("release")

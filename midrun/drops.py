@@ -18,7 +18,7 @@ from midrun.fs.faults import Fault, Invalid
 from midrun.fs.lock import Owned
 from midrun.fs.spool import Drop, Spool
 from midrun.fs.write import LEGAL_ID, LEGAL_ID_WORDS, Writer
-from midrun.hold import HoldRecord, is_hold, of_command
+from midrun.hold import HoldRecord, hold_of, is_hold
 from midrun.worker import Worker
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Drops:
         self._run, self._queue, self._worker = run, queue, worker
         self._spool = Spool(directory, notes=(_HOLDS,))
         self._owns = False
-        self.is_anothers = False
-        """Another run lives in the directory, and has the spool."""
+        self.is_taken = False
+        """Another run lives in the directory, and has taken the spool."""
         self._is_blind = False
         """New files could not be looked for the last time."""
         self._is_begun = False
@@ -78,14 +78,14 @@ class Drops:
         service = self._run.services["spool"]
         try:
             self._spool.open()
-            self._owns, self.is_anothers = True, False
+            self._owns, self.is_taken = True, False
             self._recover()
         except OSError as error:
             self.disown()
             self._is_begun = True
-            self.is_anothers = isinstance(error, Owned)
+            self.is_taken = isinstance(error, Owned)
             why = f"can't be used: {error}"
-            if self.is_anothers:
+            if self.is_taken:
                 why = f"and the records beside it are another run's: {error.strerror}; {_ADVICE}"
             service.fail(f"{self._spool.directory} {why}")
         except BaseException:
@@ -113,7 +113,7 @@ class Drops:
                 taken.add(left["id"])
                 self._spool.put("done", end)
                 if is_hold(end["kind"]):
-                    self.note_hold(of_command(end))
+                    self.note_hold(hold_of(end))
         self._queue.table.remember(over.values())
         began, self._is_begun = self._run.session["started"], True
         for drop in self._spool.drops():
@@ -210,7 +210,7 @@ class Drops:
         self._spool.put("done", command.record)
         self._queue.table.close(command.record)
         if is_hold(command.kind.name):
-            self.note_hold(of_command(command.record))
+            self.note_hold(hold_of(command.record))
 
     def _read_drop(self, drop: Drop) -> tuple[Command, str | None]:
         """Return the command in a file, and the session it is for. Raises `Fault`."""
@@ -234,7 +234,7 @@ class Drops:
         if durable != command.record["durable"]:
             command.change(durable=durable)
         if state != "executing" and is_hold(command.record["kind"]):
-            self.note_hold(of_command(command.record))
+            self.note_hold(hold_of(command.record))
         return durable
 
     def note_hold(self, hold: HoldRecord) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from midrun.config import MidrunConfig
 from midrun.log import RunLog
 from midrun.ranks import Ranks
+from midrun.records import RUN_RECORD
 from midrun.services import Service
 from midrun.shell.hooks import ShellHooks
 from midrun.shell.scripts import Scripts
@@ -104,7 +105,7 @@ class _Member:
 def _record(directory: Path) -> dict[str, Any]:
     """Return what rank zero has written into `run.json`."""
     try:
-        record = json.loads((directory / "run.json").read_bytes())
+        record = json.loads((directory / RUN_RECORD).read_bytes())
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -58,7 +58,7 @@ class Active(Standing):
     def record(self) -> HoldRecord:
         """Return it as everybody sees it."""
         return {
-            **of_command(self.command.record),
+            **hold_of(self.command.record),
             "status": "active",
             "place": self.place,
             "since": self.since,
@@ -173,7 +173,7 @@ def is_hold(kind: str) -> bool:
     return kind in {"hold", "pause"}
 
 
-def of_command(record: CommandRecord) -> HoldRecord:
+def hold_of(record: CommandRecord) -> HoldRecord:
     """Return the hold of a command's record."""
     result = record["result"] or {}
     named = {"queued": "pending", "executing": "active", "succeeded": "released"}

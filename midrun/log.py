@@ -10,6 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+RUN_LOG = "midrun.log"
+"""Its name in the run directory."""
+
 _logger = logging.getLogger("midrun")
 
 

@@ -66,9 +66,9 @@ class Queue:
     # ---- any thread
 
     @property
-    def is_anothers(self) -> bool:
-        """Whether another run that lives in the directory has the spool."""
-        return self._drops.is_anothers
+    def is_taken(self) -> bool:
+        """Whether the spool is taken by another run, which lives in the directory."""
+        return self._drops.is_taken
 
     def submit(self, command: Command) -> Later:
         """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from midrun.run import Run
 
 FORMAT = "midrun.run/1"
+RUN_RECORD, LAST_STATE = "run.json", "last-state.json"
+"""Their names in the run directory."""
 
 
 class Session(TypedDict):

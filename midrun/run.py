@@ -29,7 +29,7 @@ from midrun.fs.verbs import Tree
 from midrun.history import History
 from midrun.hold import Holds
 from midrun.hooks import Halt
-from midrun.log import RunLog
+from midrun.log import RUN_LOG, RunLog
 from midrun.loop import Loop
 from midrun.pace import Pace
 from midrun.process import FaceProcess, Ties, fill_standard_streams
@@ -108,7 +108,7 @@ class Run:
         self.disk = Worker("midrun-disk", self.log_crash, self._write_last_state, _LAST_STATE_EVERY)
         self._slow = Worker("midrun-slow", self.log_crash)
         self.values = Reading(lambda: self.sample, self.disk.put)
-        log = self.directory / "midrun.log"
+        log = self.directory / RUN_LOG
         self.log = RunLog(log, self.disk.put, self._slow.put)
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
         folders = [self.artifact_dir / folder for folder in FOLDERS]
@@ -399,22 +399,22 @@ class Run:
     # ---- the records
 
     def _write_run_record(self) -> None:
-        self._write("run.json", records.record_of(self))
+        self._write(records.RUN_RECORD, records.record_of(self))
 
     def write_down(self) -> None:
         """Have `last-state.json` written now."""
         self.disk.put(self._write_last_state)
 
     def _write_last_state(self) -> None:
-        self._write("last-state.json", self.root.last_state())
-        if not (self.directory / "run.json").exists():  # Somebody has tidied up.
+        self._write(records.LAST_STATE, self.root.last_state())
+        if not (self.directory / records.RUN_RECORD).exists():  # Somebody has tidied up.
             self._write_run_record()
 
     def _write(self, name: str, document: Mapping[str, object]) -> None:
         """Write a record. Another run that lives in the directory is the one that is found there, not this."""
         # Whoever finds the run by its record may drop a command at once.
         self.queue.begun.wait(_STOP_PATIENCE)
-        if not self.queue.is_anothers:
+        if not self.queue.is_taken:
             self._records.write(name, document)
 
     # ---- services and faults

@@ -216,7 +216,7 @@ class SafePoints:
         try:
             result = command.kind.do(self._run, command.args, command)
         except Exception as error:  # noqa: BLE001 - whatever a command does, training goes on
-            self._run.queue.finish(command, "failed", error=self._told(command, error), place=place)
+            self._run.queue.finish(command, "failed", error=self._error_of(command, error), place=place)
         except BaseException as error:
             ended = ErrorRecord(type=type(error).__name__, message="the process was told to end")
             left = None if command.released_by is None else {"released_by": command.released_by}
@@ -229,8 +229,8 @@ class SafePoints:
             self._run.refresh()
         return True
 
-    def _told(self, command: Command, error: Exception) -> ErrorRecord:
-        """Return why a command failed; a mistake that is not the sender's goes to the log whole."""
+    def _error_of(self, command: Command, error: Exception) -> ErrorRecord:
+        """Return why a command failed; what is not the sender's mistake goes to the log whole."""
         if not isinstance(error, Fault):
             _detach_context(error, self._loop.flight.error)
             text = f"the command {command.id} ({command.kind.name}) failed:\n{trace(error)}"

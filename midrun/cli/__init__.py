@@ -168,26 +168,23 @@ def _parser() -> _Parser:
         text = f"{does[0].upper()}{does[1:]}.{more}"
         return commands.add_parser(name, help=does, description=text)
 
-    status = command("status", "show a run's state")
-    _add_run(status)
-    _add_json(status, "all that is known of it, for programs")
+    _add_json(_add_run(command("status", "show a run's state")), "all that is known of it, for programs")
     ls = command("ls", "list the runs in and below a directory", _LS)
     ls.add_argument("dir", nargs="?", default=".", metavar="DIR", help="the directory (default: the current one)")
     _add_json(ls, "all that is known of them, for programs")
     _add_send(commands)
     pause = command("pause", "hold a run before its next optimizer step", " With --wait, return when it stands still.")
-    _add_run(pause)
-    pause.add_argument("--reason", metavar="TEXT", help="why, for the record")
+    _add_run(pause).add_argument("--reason", metavar="TEXT", help="why, for the record")
+    _add_sending(pause, is_timed=True)
     go_on = command("continue", "let a held run go on, and cancel a pause that has not begun")
-    _add_run(go_on)
+    _add_sending(_add_run(go_on), is_timed=False)
     stop = command("stop", "stop a run's training cleanly", " The batch is finished, and Lightning ends as at any end.")
-    _add_run(stop)
-    for parser_ in (pause, go_on, stop):
-        _add_sending(parser_, is_timed=parser_ is not go_on)
-    tail = command("tail", "show a run's log and what is done to it, as it happens", " Ctrl-C ends it.")
-    _add_run(tail)
-    tail.add_argument("-n", "--lines", type=_count, default=10, metavar="N", help="begin with the last N lines (10)")
-    tail.add_argument("--no-follow", dest="follow", action="store_false", help="end after those")
+    _add_sending(_add_run(stop), is_timed=True)
+    log = command("tail", "show a run's log and what is done to it, as it happens", " Ctrl-C ends it.")
+    _add_run(log).add_argument(
+        "-n", "--lines", type=_count, default=10, metavar="N", help="begin with the last N lines (10)"
+    )
+    log.add_argument("--no-follow", dest="follow", action="store_false", help="end after those")
     return parser
 
 
@@ -196,19 +193,20 @@ gone (without a word), its step, when it began, its directory and its address. T
 
 
 def _add_send(commands: Any) -> None:  # noqa: ANN401 - argparse's own class
-    send = commands.add_parser(
+    parser = commands.add_parser(
         "send",
         help="send a run a command",
         usage=_SEND_USAGE,
         description=_SEND,
         epilog=_SEND_EPILOG,
     )
-    send.add_argument("words", nargs="+", metavar="KIND", help="what is to be done, as above")
-    _add_sending(send, is_timed=True)
+    parser.add_argument("words", nargs="+", metavar="KIND", help="what is to be done, as above")
+    _add_sending(parser, is_timed=True)
 
 
-def _add_run(parser: _Parser) -> None:
+def _add_run(parser: _Parser) -> _Parser:
     parser.add_argument("run", nargs="?", metavar="RUN", help="the run's directory (default: the one live run here)")
+    return parser
 
 
 def _add_json(parser: Any, what: str) -> None:  # noqa: ANN401 - a parser, or a group of one

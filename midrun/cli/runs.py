@@ -19,7 +19,7 @@ from typing import Any, Literal
 from midrun.cli.output import Trouble, one_line, span
 from midrun.fs import mounts
 from midrun.fs.lock import is_held
-from midrun.records import FORMAT, boot_id, process
+from midrun.records import FORMAT, LAST_STATE, RUN_RECORD, boot_id, process
 
 DEEPEST = 8
 """How many directories down runs are searched for."""
@@ -115,7 +115,7 @@ class NoSingleRun(Trouble):
 def named(word: str) -> Run:
     """Return the run in a directory. Raises `Trouble` where there is none, OSError where its record can't be read."""
     directory = os.path.normpath(word) if word else word
-    if Path(directory).name in {_MOUNTED, "run.json"}:
+    if Path(directory).name in {_MOUNTED, RUN_RECORD}:
         directory = os.path.dirname(directory) or "."
     mounted = _mount_around(directory)
     if mounted is not None:
@@ -135,12 +135,12 @@ def is_run(word: str) -> bool:
 
 def read(directory: str) -> Run | None:
     """Return the run in a directory, or None where there is none. Raises OSError when its record can't be read."""
-    record = document(Path(directory, "run.json"))
+    record = document(Path(directory, RUN_RECORD))
     if record is None or not str(record.get("format", "")).startswith(_FORMAT):
         return None
     last = {}
     with suppress(OSError):
-        last = restored(document(Path(directory, "last-state.json")) or {})
+        last = restored(document(Path(directory, LAST_STATE)) or {})
     return Run(directory, record, last, *_life(Path(directory), _dict(record.get("session")), last))
 
 
@@ -221,7 +221,7 @@ def below(top: str) -> tuple[list[Run], str]:
         with suppress(OSError):
             shown = os.path.normpath(os.path.join(top, directory))
             names = list(os.scandir(os.path.join(base, directory)))
-            run = read(shown) if any(entry.name == "run.json" for entry in names) else None
+            run = read(shown) if any(entry.name == RUN_RECORD for entry in names) else None
             found += [run] if run else []
             if depth < DEEPEST:
                 left += [(os.path.join(directory, name), depth + 1) for name in _searched(names, run, avoided)]

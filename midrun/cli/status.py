@@ -13,6 +13,7 @@ from midrun.cli import output
 from midrun.cli.output import clock, one_line, pairs, shown, span, to_stderr, to_stdout
 from midrun.cli.runs import Run, document, restored
 from midrun.fs.render import render
+from midrun.records import LAST_STATE
 
 _ANSWER = 1.0
 """Seconds for an answer of the run's server."""
@@ -57,7 +58,7 @@ def gathered(run: Run) -> dict[str, Any]:
         rates = [[group.get("lr") for group in optimizer.get("groups", ())] for optimizer in optimizers]
     return {
         **_identity(run),
-        "shown_from": "rest" if fresh is not None else "last-state.json" if run.last else None,
+        "shown_from": "rest" if fresh is not None else LAST_STATE if run.last else None,
         "age_s": 0.0 if fresh is not None else run.age,
         "state": state,
         "metrics": metrics or {},

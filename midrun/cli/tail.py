@@ -17,6 +17,7 @@ from midrun.cli import output
 from midrun.cli.output import clock, one_line, pairs, plain, to_stdout
 from midrun.cli.runs import Run, read
 from midrun.control_log import CONTROL_LOG
+from midrun.log import RUN_LOG
 
 _LOOK = 250
 """Milliseconds between two looks."""
@@ -29,7 +30,7 @@ _MOST = 4 << 20
 
 def tail(run: Run, count: int, *, follows: bool) -> int:
     """Print the last lines, and then those that come."""
-    log, control_log = Growing(run.path / "midrun.log"), Growing(run.path / CONTROL_LOG)
+    log, control_log = Growing(run.path / RUN_LOG), Growing(run.path / CONTROL_LOG)
     try:
         past = _merged(
             [*map(plain, log.last(count))], [entry for line in control_log.last(count) for entry in _entries(line)]

@@ -211,7 +211,7 @@ class ShellHooks:
             try:
                 ended = self._execute(script, payload, name)
             except OSError as error:
-                return _untold(script, error), 0.0
+                return _why_not_started(script, error), 0.0
         return ended.trouble, ended.seconds
 
     def _payload(self, script: Path, name: str, arguments: dict[str, Any], directory: Path) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def _shown(script: Path) -> str:
     return f"{script.parent.name}/{script.name}"
 
 
-def _untold(script: Path, error: OSError) -> str:
+def _why_not_started(script: Path, error: OSError) -> str:
     """Return why a script could not be started: the system's words name the script, whatever it misses."""
     try:
         first = beginning(script, 200).split(b"\n")[0].decode(errors="backslashreplace")
