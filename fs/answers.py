@@ -100,7 +100,7 @@ class Answers:
             self._close_all()
 
     def stop(self, patience: float = 1.0) -> None:
-        """Say quit on every wire, answer no more and end the thread."""
+        """Say quit on every wire, answer no more and end the thread, in `patience` seconds at most."""
         self.call(self._stop_soon)
         if self._thread.ident is None:
             self._run()

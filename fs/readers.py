@@ -62,7 +62,7 @@ class Readers:
     async def wait(self, pid: int, question: Callable[[], Awaitable[T]], patience: float) -> T:
         """Return the answer to `question`, which process `pid` asks.
 
-        Raises `TimedOut` when it is not there in time, and `Interrupted`.
+        Raises `TimedOut` when it is not there in `patience` seconds, and `Interrupted` when a signal ends the wait.
         """
         if self._is_trainer(pid):
             patience = min(patience, OWN_PATIENCE)

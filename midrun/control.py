@@ -185,7 +185,7 @@ class _OneCommand(Dir):
     def _record(self) -> CommandRecord:
         record = self.run.queue.table.record(self.id)
         if record is None:
-            raise Gone(f"the command {self.id!r} is over, and so are 1000 since")
+            raise Gone(f"the command {self.id!r} is over, and only the last {MOST_RECORDS} are kept")
         return record
 
 

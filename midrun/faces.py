@@ -77,7 +77,10 @@ class Rest(FaceProcess):
         self.port, self._listened = listener.getsockname()[1], True
         self.service.announce()
         if not again and not ports.is_loopback(host):
-            self.service.warn(f"it listens on {host}, not on this machine alone, and asks for no password")
+            self.service.warn(
+                f"it listens on {host}, not on this machine alone, and asks for no password: set rest_host to "
+                "127.0.0.1, unless you trust all who reach it"
+            )
         return listener
 
 

@@ -183,7 +183,8 @@ class FaceProcess:
         count = len(self._deaths)
         if count > _DEATHS:
             self.clear()
-            self.service.fail(f"its process ended {count} times in {_WINDOW / 60:.0f} min; it stays so")
+            often = f"{count} times in {_WINDOW / 60:.0f} min"
+            self.service.fail(f"its process ended {often}, and is not started again; midrun.log may say why")
             return
         self.service.start(f"its process ended and is started again ({count} of {_DEATHS})")
         self.start()

@@ -17,7 +17,7 @@ from midrun.web import artifacts, nodes, openapi, pages, poll
 from midrun.web.calls import JSON, TEXT, Answer, Call, Query, Route, document
 from midrun.web.site import Site
 
-RUN = "state/index.json"
+_SUMMARY = "state/index.json"
 _ANY: dict[str, Any] = {JSON: {}, TEXT: {"type": "string"}}
 
 _FORMAT = Query(
@@ -60,7 +60,7 @@ def openapi_document(site: Site, call: Call) -> Answer:
 async def _answers(site: Site) -> bool:
     with trio.move_on_after(1):
         try:
-            return (await site.view.read(RUN)).age == 0
+            return (await site.view.read(_SUMMARY)).age == 0
         except (TimedOut, Gone):
             return False
         except Fault:
@@ -70,7 +70,7 @@ async def _answers(site: Site) -> bool:
 
 ROUTES = (
     Route("/health", "Whether the server and the run are there", get=health, shows={JSON: schema_of(Health)}),
-    Route("/run", "The run at its last safe point", node=RUN, get=nodes.show),
+    Route("/run", "The run at its last safe point", node=_SUMMARY, get=nodes.show),
     Route(
         "/poll",
         "Several nodes at once, and of these only what has changed",
