@@ -16,7 +16,7 @@ from midrun.fs.render import render
 from midrun.fs.tree import Dir, Link, file
 
 if TYPE_CHECKING:
-    from midrun.command import Command
+    from midrun.command import Command, Place
     from midrun.run import Run
 
 FOLDERS = ("checkpoints", "snapshots", "debug")
@@ -127,8 +127,7 @@ class Store:
         into = self.directory / folder
         into.mkdir(parents=True, exist_ok=True)
         place = self._run.points.place(None)
-        where = f"epoch={place['epoch']}-step={place['global_step']}{_tail(label)}"
-        path = _unused(into, f"{word}-{where}" if word else where, suffix)
+        path = _unused(into, _stem(word, place, label), suffix)
         made = aside(path)
         try:
             write(str(made))
@@ -136,18 +135,7 @@ class Store:
             made.rename(path)
             made = path
             sync_directory(into)
-            written = Written(
-                id=path.name,
-                path=str(path),
-                size=size,
-                label=label,
-                kind=command.record["kind"],
-                command=command.id,
-                control_revision=self._run.queue.control_log.revision,
-                global_step=place["global_step"],
-                epoch=place["epoch"],
-                time=time.time(),
-            )
+            written = self._entry(path, size, command, label, place)
             index = into / "index.json"
             write_whole(index, render(index.name, {"artifacts": [written, *self.index(folder)["artifacts"]]}))
         except BaseException as error:
@@ -158,6 +146,20 @@ class Store:
             raise
         self.written += 1
         return {"artifact": written}
+
+    def _entry(self, path: Path, size: int, command: Command, label: str | None, place: Place) -> Written:
+        return Written(
+            id=path.name,
+            path=str(path),
+            size=size,
+            label=label,
+            kind=command.record["kind"],
+            command=command.id,
+            control_revision=self._run.queue.control_log.revision,
+            global_step=place["global_step"],
+            epoch=place["epoch"],
+            time=time.time(),
+        )
 
     def sweep(self) -> None:
         """Remove what a process that was killed has left half written; none takes a day to write."""
@@ -230,11 +232,11 @@ def _files(directory: Path) -> list[ArtifactRecord]:
     return sorted(found, key=lambda record: record["modified"], reverse=True)
 
 
-def _tail(label: str | None) -> str:
-    """Return what a label adds to a file name: its letters and digits, and no more than fits into one."""
+def _stem(word: str, place: Place, label: str | None) -> str:
+    """Return an artifact's name without its ending. Of the label it has letters and digits, as many as fit."""
     cleaned = re.sub(r"[^\w.-]", "_", label or "").strip("._")
     cut = cleaned.encode()[:_LONGEST_LABEL].decode(errors="ignore")
-    return f"-{cut}" if cut else ""
+    return "-".join(filter(None, (word, f"epoch={place['epoch']}-step={place['global_step']}", cut)))
 
 
 def _unused(folder: Path, stem: str, suffix: str) -> Path:
