@@ -9,8 +9,8 @@ A directory is a class, and a file of it is a method that returns the file's val
             return self._run.step
 
 In Python `state.global_step` is the value; on every face `global-step` is a file. The docstring is the file's
-description and the annotation its type. As in Linux's sysfs, `show` gives a value, never text (`render` makes the
-text), and what a file stores is declared beside what it shows: see `form`.
+description and the annotation its type. As in Linux's sysfs, `show` gives a value, never text: `render` makes the text.
+A file to write to is a `Control` among them, with the form that a write must fill in: see `form`.
 """
 
 from __future__ import annotations
