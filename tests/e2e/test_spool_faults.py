@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,10 @@ def finished(run: Run) -> None:
 # ---- what is taken in
 
 
+def is_kept(spool: Path, stem: str, data: bytes) -> bool:
+    return data in {path.read_bytes() for path in (spool / "rejected").glob(f"{stem}*")}
+
+
 def test_dropped_files_are_commands_and_what_is_none_is_rejected_with_the_reason(start: Start) -> None:
     run = start(until=True, step_s=0.001, midrun=QUIET)
     spool = owned(run)
@@ -153,7 +158,8 @@ def test_dropped_files_are_commands_and_what_is_none_is_rejected_with_the_reason
         stem = name.removesuffix(".json")[:200]
         detail = reason(spool, stem)["detail"]
         assert word.lower() in json.dumps(detail).lower(), (name, detail)
-        assert data in {path.read_bytes() for path in (spool / "rejected").glob(f"{stem}*")}
+        # The reason comes first, and the file a moment later.
+        wait_for(partial(is_kept, spool, stem, data), f"{name} is put aside")
     for name in odd:
         assert "no regular file" in str(reason(spool, name.removesuffix(".json"))["detail"])
     assert "no id" in str(reason(spool, os.fsdecode(b"\xff"))["detail"])
