@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from midrun.commands.standstill import Hold
 from midrun.fs.faults import Fault
 from midrun.fs.tracebacks import last_line, message
+from midrun.mailbox import Mailbox
 from midrun.nested import Part, Unreadable, parts
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class FiniteCheck:
 
     def _hold(self, reason: str) -> None:
         """Ask for a hold, and wait until it is taken in: in training it stands at this batch."""
-        taken: SimpleQueue[None] = SimpleQueue()
+        taken: Mailbox[None] = Mailbox()
         later = self._run.queue.hold(reason, _POINTS, "finite check")
         later.add_done_callback(lambda _: taken.put(None))
         try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from midrun.command import IN_REQUEST, Command, ErrorRecord, Place, Status
@@ -24,6 +24,7 @@ from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable
 from midrun.fs.later import Later
 from midrun.fs.tracebacks import last_line
 from midrun.hold import Cancelled, HoldRecord, Released, is_hold
+from midrun.mailbox import Mailbox
 from midrun.table import Table
 from midrun.worker import Worker
 
@@ -60,7 +61,7 @@ class Queue:
         self.control_log = ControlLog(directory / CONTROL_LOG, run.session["started"])
         self.begun = threading.Event()
         """Files that are put in from now on are this session's."""
-        self.inbox: SimpleQueue[Command | Released | Cancelled] = SimpleQueue()
+        self.inbox: Mailbox[Command | Released | Cancelled] = Mailbox()
         """What the training thread is told: commands, that a hold is over, and that a command is cancelled."""
 
     # ---- any thread
@@ -117,7 +118,7 @@ class Queue:
         Only then may it be done: after a crash nobody may think that it was not. Asked again, it waits no more.
         """
         if command.written is None:
-            command.written = SimpleQueue()
+            command.written = Mailbox()
             command.change(status="executing", started=time.time())
             self._worker.put(partial(self._write_executing, command, command.written))
             patience = _WRITE_PATIENCE
@@ -145,7 +146,7 @@ class Queue:
 
     def look(self, patience: float) -> None:
         """Have what is in `new/` taken in, so that the next safe point has it; wait `patience` seconds at most."""
-        done: SimpleQueue[None] = SimpleQueue()
+        done: Mailbox[None] = Mailbox()
         self._worker.put(self._look)
         self._worker.put(partial(done.put, None))
         with suppress(Empty):
@@ -237,7 +238,7 @@ class Queue:
         if command.id in self.table or command.id in self._drops.used:
             raise Conflict(f"the id {command.id!r} is used already: send it with another id, or without one")
 
-    def _write_executing(self, command: Command, written: SimpleQueue[bool]) -> None:
+    def _write_executing(self, command: Command, written: Mailbox[bool]) -> None:
         self._drops.put("executing", command)
         written.put(True)
 

@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from midrun.fs.tracebacks import trace
+from midrun.mailbox import Mailbox
 
 
 class Worker:
@@ -36,7 +37,7 @@ class Worker:
         self._tick = tick
         self._interval = interval
         self._broken = broken
-        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._tasks: Mailbox[Callable[[], object] | None] = Mailbox()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:

@@ -506,7 +506,7 @@ def test_an_exception_of_a_command_that_runs_backward_is_the_commands(tmp_path: 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Snapshot, "do", do)
             sent = model.give("snapshot")
-            until(lambda: model.live.queue.inbox.qsize() > 0)
+            until(lambda: not model.live.queue.inbox.empty())
             model.live.points.reach("train_batch_end")
             assert failed(model.live, sent) == ("Mine", "the command's")
 

@@ -555,6 +555,31 @@ def test_sigterm_ends_a_held_run(tmp_path: Path) -> None:
     assert document_of_end(tmp_path)["outcome"] == "interrupted"
 
 
+def test_sigterm_ends_a_held_run_however_long_its_handler_takes(tmp_path: Path) -> None:
+    class Slow(Steered):
+        def on_train_start(self) -> None:
+            super().on_train_start()
+            lightnings: Any = signal.getsignal(signal.SIGTERM)
+
+            def handle(number: int, frame: Any) -> None:
+                lightnings(number, frame)
+                threading.Event().wait(0.3)  # Beyond the end of a look, as on a busy machine.
+
+            signal.signal(signal.SIGTERM, handle)
+
+    model = Slow()
+    paused = []
+
+    def act() -> None:
+        paused.append(held(model).command)
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: paused[0].released_by)  # Nothing is sent meanwhile, which would end the wait.
+
+    with pytest.raises(SIGTERMException):
+        steer(model, tmp_path, act)
+    assert done(model.live, paused[0])["released_by"] == "SIGTERM"
+
+
 # ---- that it leaves no trace
 
 
