@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from midrun.fs.tracebacks import message, trace
+from midrun.lightnings import is_lightnings
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
     from midrun.sample import Sample
+
+_NAME = "on_exception"
 
 Outcome = Literal["finished", "interrupted", "failed"]
 """How a loop ended."""
@@ -50,43 +53,67 @@ def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecor
 
 
 class Ending:
-    """Tells how a Trainer ended, by wrapping two methods of its strategy.
+    """Tells how a Trainer ended, by wrapping a method of its strategy.
 
-    Lightning calls no teardown hook of the model after an exception; it calls the strategy's `on_exception`
-    and then its `teardown`, which come after success too, but without an exception before.
+    Lightning calls no teardown hook of the model after an exception. It calls `on_exception` of the callbacks, the data
+    and then the strategy, and takes all down behind that; but an exception of one of those calls, or of a logger that
+    finishes, keeps it from all the rest. A full disk may be the reason of both. So the run ends as soon as the strategy
+    is told, or when one of those before it raises.
 
     Parameters
     ----------
     raised
         Called with the exception, and with how it ends the loop.
     over
-        Called when the Trainer has taken everything down after an exception.
+        Called when the loop has ended with an exception.
     """
 
     def __init__(
         self, trainer: Trainer, raised: Callable[[BaseException, Outcome], object], over: Callable[[], object]
     ) -> None:
         self._raised, self._over = raised, over
-        self._failed = False
-        self._on_exception = _Wrap(trainer.strategy, "on_exception", self._told)
-        self._teardown = _Wrap(trainer.strategy, "teardown", self._taken_down)
+        self._on_exception = _Wrap(trainer.strategy, _NAME, self._told)
+        callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # as in `callbacks`
+        datamodule: object = trainer.datamodule  # type: ignore[attr-defined]  # as above
+        self._before = [self._watched(owner) for owner in (*callbacks, datamodule) if _has_own(owner)]
 
     def undo(self) -> None:
-        """Give the strategy its own methods back."""
-        self._on_exception.undo()
-        self._teardown.undo()
+        """Give all their own methods back."""
+        for wrap in (self._on_exception, *self._before):
+            wrap.undo()
 
     def _told(self, exception: BaseException) -> None:
-        self._failed = True
-        self._raised(exception, _outcome(exception))
-        self._on_exception.inner(exception)
-
-    def _taken_down(self) -> None:
         try:
-            self._teardown.inner()
+            self._raised(exception, _outcome(exception))
+            self._on_exception.inner(exception)
         finally:
-            if self._failed:
-                self._over()
+            self._over()
+
+    def _watched(self, owner: object) -> _Wrap:
+        """Wrap a method that is called before the strategy's."""
+
+        def call(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
+            try:
+                wrap.inner(*args, **kwargs)
+            except BaseException:
+                # What ends the loop is the exception that it was called with.
+                exception = next(value for value in (*args, *kwargs.values()) if isinstance(value, BaseException))
+                try:
+                    self._raised(exception, _outcome(exception))
+                finally:
+                    self._over()
+                raise
+
+        wrap = _Wrap(owner, _NAME, call)
+        return wrap
+
+
+def _has_own(owner: object) -> bool:
+    """Whether a callback, or the data, does anything when it is told of an exception: Lightning's own do nothing."""
+    function = getattr(getattr(owner, _NAME, None), "__func__", None)
+    module = str(getattr(function, "__globals__", {}).get("__name__"))
+    nothing = is_lightnings(module) and module.endswith((".callbacks.callback", ".core.datamodule"))
+    return function is not None and not nothing and hasattr(owner, "__dict__")
 
 
 def _outcome(exception: BaseException) -> Outcome:

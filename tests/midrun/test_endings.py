@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import lightning.pytorch as L
 import pytest
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tests.midrun.ending import Ending, Mine, assert_nothing_is_left, fit
@@ -109,6 +112,48 @@ def test_ctrl_c_interrupts(place: str, tmp_path: Path) -> None:
     assert record(only_directory(tmp_path))["session"]["outcome"] == "interrupted"
 
 
+class Raising(L.Callback):
+    """A callback that fails when it is told of an exception, as one does that saves a checkpoint on a full disk."""
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class RaisingData(L.LightningDataModule):
+    def train_dataloader(self) -> Any:
+        return batches()
+
+    def on_exception(self, exception: BaseException) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class RaisingLogger(CSVLogger):
+    def finalize(self, status: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("who", ["callback", "data", "logger"])
+def test_an_exception_ends_the_run_also_where_who_is_told_of_it_fails(who: str, tmp_path: Path) -> None:
+    class Model(Watched):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            raise Mine("here")
+
+    model, callback, data = Model(), Raising(), RaisingData()
+    fitting = trainer(
+        tmp_path,
+        callbacks=[callback] if who == "callback" else [],
+        logger=RaisingLogger(tmp_path) if who == "logger" else False,
+    )
+    with left_as_it_was():
+        with pytest.raises(OSError, match="No space left"):
+            fitting.fit(model, None if who == "data" else batches(), datamodule=data if who == "data" else None)
+        assert_nothing_is_left(model)
+    assert "on_exception" not in {*vars(callback), *vars(data)}
+    (path,) = tmp_path.rglob("run.json")
+    assert record(path.parent)["session"]["outcome"] == "failed"
+    assert record(path.parent, "last-state.json")["exception"]["message"] == "here"
+
+
 def test_sys_exit_interrupts(tmp_path: Path) -> None:
     model = Ending()
     model.place, model.exception = "training_step", SystemExit(3)
@@ -153,20 +198,14 @@ def test_the_exception_is_in_the_tree_until_the_run_is_gone(tmp_path: Path) -> N
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             raise Mine("in the tree")
 
-    class Looking(L.Callback):
-        def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-            inner = trainer.strategy.teardown
-
-            def teardown() -> None:
-                seen.append(document(pl_module, "state/exception.json"))
-                seen.append(document(pl_module, "state/index.json"))
-                inner()
-
-            trainer.strategy.teardown = teardown  # type: ignore[method-assign]  # as others may do
+    class Looking(SingleDeviceStrategy):
+        def on_exception(self, exception: BaseException) -> None:
+            seen.append(document(model, "state/exception.json"))
+            seen.append(document(model, "state/index.json"))
 
     model = Model()
     with pytest.raises(Mine):
-        trainer(tmp_path, callbacks=[Looking()]).fit(model, batches(1))
+        trainer(tmp_path, strategy=Looking("cpu")).fit(model, batches(1))
     assert seen[0]["message"] == "in the tree"
     assert seen[1]["status"] == "failed"
     assert seen[1]["exception"] == seen[0]
