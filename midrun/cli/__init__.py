@@ -79,6 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         to_stderr(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
         return 1
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        # Somebody's editor may have written it, or another version of midrun.
+        why = one_line(f"{type(error).__name__}: {error}")
+        to_stderr(f"what is written in the run's directory is not understood ({why}); the files there can be read")
+        return 1
     finally:
         _flush()
 

@@ -112,7 +112,7 @@ def clock(seconds: float) -> str:
     """Return a time, as the run's log writes it."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):
+    except (OverflowError, ValueError, OSError, TypeError):
         return shown(seconds)
 
 

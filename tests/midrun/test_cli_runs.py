@@ -266,3 +266,14 @@ def test_a_server_of_another_run_does_not_count(tmp_path: Path) -> None:
         finally:
             other.kill()
     assert (found["shown_from"], found["state"]["global_step"]) == ("last-state.json", 7)
+
+
+@pytest.mark.parametrize("odd", ["yesterday", [[]], {"a": [1]}])
+def test_a_record_that_is_not_understood_hides_no_other_run_and_is_told_in_one_line(odd: Any, tmp_path: Path) -> None:
+    made_up(tmp_path / "run")
+    made_up(tmp_path / "odd", session={"started": odd, "ended": 1.0})
+    code, out, err = midrun("ls")
+    assert (code, err) == (0, "")
+    assert {line.split()[-2] for line in out.splitlines()} == {"run", "odd"}
+    made_up(tmp_path / "strange", metrics=odd, services={"rest": odd}, learning_rates=7)
+    assert "not understood" in complaint("status", "strange", code=1)
