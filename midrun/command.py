@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+
+from midrun.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from midrun.commands.kind import Arguments, Kind, When
@@ -126,7 +127,7 @@ class Command:
         """Who has let it go, if it is a hold."""
         self.release_arrived = False
         """Whether that has come to the training thread."""
-        self.written: SimpleQueue[bool] | None = None
+        self.written: Mailbox[bool] | None = None
         """Where the training thread is told that the spool knows that it is being done."""
         self._unclaimed = [True]
 
