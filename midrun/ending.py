@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
     from midrun.sample import Sample
-
-_NAME = "on_exception"
 
 Outcome = Literal["finished", "interrupted", "failed"]
 """How a loop ended."""
@@ -53,64 +52,71 @@ def exception_record(exception: BaseException, sample: Sample) -> ExceptionRecor
 
 
 class Ending:
-    """Tells how a Trainer ended, by wrapping a method of its strategy.
+    """Tells how a Trainer ended, by wrapping methods of its strategy and of those that it tells of an exception.
 
-    Lightning calls no teardown hook of the model after an exception. It calls `on_exception` of the callbacks, the data
-    and then the strategy, and takes all down behind that; but an exception of one of those calls, or of a logger that
-    finishes, keeps it from all the rest. A full disk may be the reason of both. So the run ends as soon as the strategy
-    is told, or when one of those before it raises.
+    Lightning calls no teardown hook of the model after an exception. It tells the callbacks, the data and the strategy
+    (`on_exception`), lets the loggers finish (`finalize`), which may take minutes, and takes the strategy down
+    (`teardown`). An exception of one of them, as on a full disk, keeps it from all the rest: then the run ends at once.
 
     Parameters
     ----------
     raised
         Called with the exception, and with how it ends the loop.
     over
-        Called when the loop has ended with an exception.
+        Called when the Trainer has taken everything down after an exception, or will not.
     """
 
     def __init__(
         self, trainer: Trainer, raised: Callable[[BaseException, Outcome], object], over: Callable[[], object]
     ) -> None:
         self._raised, self._over = raised, over
-        self._on_exception = _Wrap(trainer.strategy, _NAME, self._told)
+        self._failed = False
         callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # as in `callbacks`
         datamodule: object = trainer.datamodule  # type: ignore[attr-defined]  # as above
-        self._before = [self._watched(owner) for owner in (*callbacks, datamodule) if _has_own(owner)]
+        self._wraps = [
+            _Wrap(trainer.strategy, "on_exception", self._told),
+            _Wrap(trainer.strategy, "teardown", self._taken_down),
+            *(_Wrap(owner, "on_exception", self._watched) for owner in (*callbacks, datamodule) if _is_told(owner)),
+            *(_Wrap(logger, "finalize", self._watched) for logger in trainer.loggers if hasattr(logger, "__dict__")),
+        ]
 
     def undo(self) -> None:
         """Give all their own methods back."""
-        for wrap in (self._on_exception, *self._before):
+        for wrap in self._wraps:
             wrap.undo()
 
-    def _told(self, exception: BaseException) -> None:
+    def _told(self, inner: Callable[..., None], exception: BaseException) -> None:
+        self._fails(exception)
+        self._watched(inner, exception)
+
+    def _watched(self, inner: Callable[..., None], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
+        """Call a method; where it raises in the end of a loop that has failed, nothing is called behind it."""
         try:
-            self._raised(exception, _outcome(exception))
-            self._on_exception.inner(exception)
+            inner(*args, **kwargs)
+        except BaseException:
+            for exception in (*args, *kwargs.values()):
+                if isinstance(exception, BaseException):  # The one that ends the loop, and maybe nobody told us yet.
+                    self._fails(exception)
+            if self._failed:
+                self._over()
+            raise
+
+    def _taken_down(self, inner: Callable[[], None]) -> None:
+        try:
+            inner()
         finally:
-            self._over()
+            if self._failed:
+                self._over()
 
-    def _watched(self, owner: object) -> _Wrap:
-        """Wrap a method that is called before the strategy's."""
-
-        def call(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
-            try:
-                wrap.inner(*args, **kwargs)
-            except BaseException:
-                # What ends the loop is the exception that it was called with.
-                exception = next(value for value in (*args, *kwargs.values()) if isinstance(value, BaseException))
-                try:
-                    self._raised(exception, _outcome(exception))
-                finally:
-                    self._over()
-                raise
-
-        wrap = _Wrap(owner, _NAME, call)
-        return wrap
+    def _fails(self, exception: BaseException) -> None:
+        if not self._failed:
+            self._failed = True
+            self._raised(exception, _outcome(exception))
 
 
-def _has_own(owner: object) -> bool:
+def _is_told(owner: object) -> bool:
     """Whether a callback, or the data, does anything when it is told of an exception: Lightning's own do nothing."""
-    function = getattr(getattr(owner, _NAME, None), "__func__", None)
+    function = getattr(getattr(owner, "on_exception", None), "__func__", None)
     module = str(getattr(function, "__globals__", {}).get("__name__"))
     nothing = is_lightnings(module) and module.endswith((".callbacks.callback", ".core.datamodule"))
     return function is not None and not nothing and hasattr(owner, "__dict__")
@@ -130,20 +136,20 @@ class _Wrap:
     owner, name
         Whose method, and its name.
     by
-        What is called in its place; `inner` is what was there.
+        What is called in its place, with the method as it was and then its arguments.
     """
 
-    def __init__(self, owner: object, name: str, by: Callable[..., Any]) -> None:
-        self._owner, self._name, self._by = owner, name, by
-        self.inner: Callable[..., Any] = getattr(owner, name)
-        """The method as it was."""
-        setattr(owner, name, by)  # On this object alone, not in its class.
+    def __init__(self, owner: object, name: str, by: Callable[..., None]) -> None:
+        self._owner, self._name = owner, name
+        self._inner: Callable[..., Any] = getattr(owner, name)
+        self._by = partial(by, self._inner)
+        setattr(owner, name, self._by)  # On this object alone, not in its class.
 
     def undo(self) -> None:
         """Give the method back, unless somebody else has wrapped it since."""
-        if vars(self._owner).get(self._name) != self._by:
+        if vars(self._owner).get(self._name) is not self._by:
             return
-        if getattr(self.inner, "__func__", None) is getattr(type(self._owner), self._name, None):
+        if getattr(self._inner, "__func__", None) is getattr(type(self._owner), self._name, None):
             delattr(self._owner, self._name)
         else:
-            setattr(self._owner, self._name, self.inner)
+            setattr(self._owner, self._name, self._inner)

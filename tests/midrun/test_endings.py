@@ -12,7 +12,6 @@ from typing import Any
 import lightning.pytorch as L
 import pytest
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tests.midrun.ending import Ending, Mine, assert_nothing_is_left, fit
@@ -198,14 +197,20 @@ def test_the_exception_is_in_the_tree_until_the_run_is_gone(tmp_path: Path) -> N
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             raise Mine("in the tree")
 
-    class Looking(SingleDeviceStrategy):
-        def on_exception(self, exception: BaseException) -> None:
-            seen.append(document(model, "state/exception.json"))
-            seen.append(document(model, "state/index.json"))
+    class Looking(L.Callback):
+        def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+            inner = trainer.strategy.teardown
+
+            def teardown() -> None:
+                seen.append(document(pl_module, "state/exception.json"))
+                seen.append(document(pl_module, "state/index.json"))
+                inner()
+
+            trainer.strategy.teardown = teardown  # type: ignore[method-assign]  # as others may do
 
     model = Model()
     with pytest.raises(Mine):
-        trainer(tmp_path, strategy=Looking("cpu")).fit(model, batches(1))
+        trainer(tmp_path, callbacks=[Looking()]).fit(model, batches(1))
     assert seen[0]["message"] == "in the tree"
     assert seen[1]["status"] == "failed"
     assert seen[1]["exception"] == seen[0]
