@@ -208,6 +208,12 @@ class State(Dir):
         """All at one glance."""
         return self._board.index()
 
+    def members(self) -> Iterable[str]:
+        return [] if self._board.memory is None else ["memory.json"]
+
+    def member(self, name: str) -> Node | None:
+        return Leaf(lambda: self._board.memory, cached=False) if name in self.members() else None
+
     @file("optimizers.json", cached=False)
     def optimizers(self) -> dict[str, Any]:
         """The optimizers."""
@@ -235,6 +241,7 @@ class Model(Dir):
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self.inspectors: Dir | None = None
 
     @file("class")
     def class_name(self) -> str:
@@ -337,6 +344,8 @@ class Board(Dir):
         }
         self.summary: str | Later | None = None
         """What model/summary-live.txt shows, where there is one."""
+        self.memory: dict[str, Any] | None = None
+        """What state/memory.json shows, where there is one."""
         self.state = State(self)
         self.model = Model(self)
         self.history = History(self)

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from midrun.fs.faults import Conflict
 from midrun.fs.later import Later
-from tests.web.board import Board
+from tests.web.board import Board, Listing, Shelf
 from tests.web.dashboard.looking import NOTHING, Opening, open_all, refresh
 from tests.web.dashboard.records import finding, hold, hooks, script
 from tests.web.sample import wait_until
@@ -30,6 +30,56 @@ def test_panels_of_nodes_that_a_run_lacks_say_so(opening: Opening) -> None:
     page.locator("summary", has_text="This run").click()
     expect(page.get_by_text("This version of midrun has no list of versions.")).to_be_visible()
     assert visit.was_clean()
+
+
+def test_the_memory_of_the_training_process_and_of_those_below_it_is_shown(opening: Opening) -> None:
+    board = Board()
+    board.memory = {
+        "resident": 3 << 30,
+        "largest": 4 << 30,
+        "children": [{"pid": 12, "name": "<b>worker</b>", "resident": 1 << 20}],
+        "available": None,
+        "limit": 8 << 30,
+        "open_files": 71,
+        "open_files_limit": 1024,
+        "threads": 9,
+    }
+    page = opening(board).page
+    page.locator("summary", has_text=re.compile("^Memory$")).click()
+    rows = page.get_by_role("table", name="Memory", exact=True).locator("tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [
+        ["The training process", "3.0 GiB, 4.0 GiB at most"],
+        ["<b>worker</b>, process 12", "1.0 MiB"],
+        ["Free on the host", "unknown"],
+        ["Limit", "8.0 GiB"],
+        ["Open files", "71 of 1,024"],
+        ["Threads", "9"],
+    ]
+
+
+def test_a_machine_without_cuda_says_why_there_is_nothing_to_show(opening: Opening, board: Board) -> None:
+    board.state.cuda = Shelf(memory_json=lambda: {"available": False, "why": "torch is built without CUDA"})
+    page = opening(board).page
+    expect(page.get_by_text("There is none to show: torch is built without CUDA.")).to_be_visible()
+
+
+def test_inspectors_show_what_they_have_captured_and_what_to_install(opening: Opening, board: Board) -> None:
+    last = {"id": "torchview-<i>.dot", "time": 1e9}
+    board.model.inspectors = Listing(
+        lambda: {
+            "refused": None,
+            "inspectors": {
+                "torchinfo": {"installed": True, "extra": "inspectors", "last": None},
+                "torchview": {"installed": True, "extra": "graphs", "last": last},
+                "torchlens": {"installed": False, "extra": "inspectors", "last": None},
+            },
+        }
+    )
+    page = opening(board).page
+    rows = page.get_by_role("table", name="Inspectors").locator("tr")
+    expect(rows.nth(0)).to_contain_text("no capture yet")
+    expect(rows.nth(1)).to_contain_text("torchview-<i>.dot")
+    expect(rows.nth(2)).to_contain_text("not installed: pip install 'midrun[inspectors]'")
 
 
 def test_panels_show_the_nodes_that_a_run_has(opening: Opening, board: Board) -> None:
@@ -88,7 +138,7 @@ def test_pace_and_time_left_are_those_of_a_run_that_goes_on(opening: Opening, bo
 
 
 def test_how_long_a_run_is_held_is_told_by_its_own_clock(opening: Opening, board: Board) -> None:
-    board.holding = {**board.holding, "active": hold(since=time.time() - 600)}
+    board.holding = {**board.holding, "active": hold(since=time.time() - 630)}
     board.status = "held"
     visit = opening(board, before=lambda page: page.clock.set_fixed_time(time.time() + 5 * 3600))
     expect(visit.page.locator(".run div.held")).to_contain_text(re.compile("Held for 1[0-2] min"))

@@ -26,10 +26,23 @@ export function Panels() {
         )}
       </Panel>
       <Panel title="Pipeline timing">{() => <Pipeline />}</Panel>
+      <Panel title="Memory" open={false}>
+        {() => (
+          <Node<HostMemory> path="state/memory.json" lacks="view of the host's memory">
+            {(memory) => <HostMemoryShown {...memory} />}
+          </Node>
+        )}
+      </Panel>
       <Panel title="CUDA memory">
         {() => (
-          <Node path="state/cuda/memory.json" lacks="view of CUDA memory">
-            {(memory) => <Document value={memory} label="CUDA memory" />}
+          <Node<{ available?: boolean; why?: string }> path="state/cuda/memory.json" lacks="view of CUDA memory">
+            {(memory) =>
+              memory.available === false ? (
+                <p class="faint">There is none to show: {memory.why}.</p>
+              ) : (
+                <Document value={memory} label="CUDA memory" />
+              )
+            }
           </Node>
         )}
       </Panel>
@@ -204,6 +217,41 @@ function milliseconds(seconds: number | undefined): string {
   return seconds === undefined ? "–" : `${number(Number((seconds * 1000).toPrecision(3)))} ms`;
 }
 
+interface HostMemory {
+  resident: number;
+  largest: number;
+  children: { pid: number; name: string; resident: number }[];
+  available: number | null;
+  limit: number | null;
+  open_files: number;
+  open_files_limit: number;
+  threads: number;
+}
+
+function HostMemoryShown(memory: HostMemory) {
+  const { resident, largest, children, available, limit, open_files, open_files_limit, threads } = memory;
+  const rows = [
+    ["The training process", `${bytes(resident)}, ${bytes(largest)} at most`],
+    ...children.map(({ pid, name, resident: held }) => [`${name}, process ${pid}`, bytes(held)]),
+    ["Free on the host", available === null ? "unknown" : bytes(available)],
+    ["Limit", limit === null ? "none" : bytes(limit)],
+    ["Open files", `${number(open_files)} of ${number(open_files_limit)}`],
+    ["Threads", number(threads)],
+  ];
+  return (
+    <table aria-label="Memory">
+      <tbody>
+        {rows.map(([name, text]) => (
+          <tr key={name}>
+            <th scope="row">{name}</th>
+            <td class="number">{text}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
 function Model() {
   return (
     <>
@@ -231,6 +279,42 @@ function Inspectors() {
         {(dot) => <Graph name="model/graph" dot={dot} />}
       </OnDemand>
       <OnDemand path="model/summary-live.txt" words="Show a live summary" lacks="live summary of the model" />
+      <Node<Inspected> path="model/inspectors/index.json" lacks="list of inspectors">
+        {(inspected) => <Captured {...inspected} />}
+      </Node>
+    </>
+  );
+}
+
+interface Inspected {
+  refused: string | null;
+  inspectors: Record<string, { installed: boolean; extra: string; last: { id: string; time: number } | null }>;
+}
+
+/** What each inspector's command has written last, and what to install for the others. */
+function Captured({ refused, inspectors }: Inspected) {
+  return (
+    <>
+      {refused !== null && <p class="wrong">No view can be made here: {refused}.</p>}
+      <table aria-label="Inspectors">
+        <tbody>
+          {Object.entries(inspectors).map(([name, { installed, extra, last }]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              <td>
+                {!installed && `not installed: pip install 'midrun[${extra}]'`}
+                {installed && last === null && <span class="faint">no capture yet</span>}
+                {last !== null && (
+                  <>
+                    <ArtifactLink path={`debug/${last.id}`}>{last.id}</ArtifactLink>{" "}
+                    <span class="faint">{moment(last.time)}</span>
+                  </>
+                )}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
     </>
   );
 }
