@@ -39,6 +39,9 @@ _NAMED = 1.0
 """Seconds for which the kernel may remember a name of what comes and goes; whether it is gone is always asked."""
 _BACKOFF = 1.0
 """Seconds in which no further stat waits for a run that did not answer one."""
+_FOR_THE_TRAINER = (
+    b"This file is made while training goes on, for which its own process can't wait: read it from another.\n"
+)
 _MOST = 100
 """Tracebacks that are printed."""
 _logged: set[str] = set()
@@ -302,6 +305,9 @@ class Operations(pyfuse3.Operations):
         """Return what a file that is being opened will show: the same as to others who have it open."""
         generation = self._view.generation
         rendered = (inode.promised(pid, generation) or self._at_hand(inode)) if inode.is_shared else None
+        if rendered is None and inode.entry["live"] and self._readers.is_trainer(pid):
+            # A logger that looks through the run directory, say. An error might end its training.
+            return Content(Rendered(_FOR_THE_TRAINER, time.time_ns()), generation, time.monotonic())
         if rendered is None:
             patience = LIVE_PATIENCE if inode.entry["live"] else PATIENCE
             rendered = await self._ask(pid, partial(self._view.read, inode.path), patience)

@@ -64,7 +64,7 @@ class Readers:
 
         Raises `TimedOut` when it is not there in `patience` seconds, and `Interrupted` when a signal ends the wait.
         """
-        if self._is_trainer(pid):
+        if self.is_trainer(pid):
             patience = min(patience, OWN_PATIENCE)
         wait = _Wait(pid, trio.CancelScope(deadline=trio.current_time() + patience))
         self._waiting[wait] = None
@@ -78,8 +78,8 @@ class Readers:
             raise Interrupted
         raise timed_out(patience)
 
-    def _is_trainer(self, thread: int) -> bool:
-        # A request carries the number of the thread that makes it.
+    def is_trainer(self, thread: int) -> bool:
+        """Whether a thread is one of the trainer's; a request carries the number of the thread that makes it."""
         return self._trainer_pid is not None and Path(f"/proc/{self._trainer_pid}/task/{thread}").exists()
 
 

@@ -59,9 +59,9 @@ class MidrunConfig:
     hooks_rank_policy
         Which ranks run hooks: "rank_zero" or "all". A later rank writes what they print to `midrun-rank-<n>.log`.
     pipeline_pressure_enabled
-        No effect in this version. Measure how long each phase of a batch takes.
+        Measure how long each phase of a batch takes, for `state/pipeline/summary.json`.
     pipeline_pressure_window
-        No effect in this version. How many batches the timing looks back over.
+        How many of the newest timed batches that looks back over.
     break_on_backward_exception
         Hold the run when `backward()` raises, so that the batch can be inspected, until `release_exception`.
     dataloader_finite_check_enabled

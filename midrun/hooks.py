@@ -41,7 +41,7 @@ PARTS = {
     "on_predict_start": "turn",
     "on_predict_end": "turn",
 }
-"""What a live run does at each hook: a method of `Run`, called with the hook's arguments."""
+"""What a live run does at each hook: a method of `Turns`, called with the hook's arguments."""
 
 LIFE = ("configure_callbacks", "setup", "teardown")
 """Hooks at which a run begins and ends: what midrun does there are methods of `Attachment`, called with the model."""
@@ -97,7 +97,7 @@ def _do(
         elif attachment.run is not None:
             if name == "on_train_epoch_start":
                 attachment.quicken(module)
-            getattr(attachment.run, PARTS[name])(*args, **kwargs)
+            getattr(attachment.run.turns, PARTS[name])(*args, **kwargs)
     except Halt:
         raise
     except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
@@ -111,14 +111,14 @@ def is_reached(module: Any, name: str) -> bool:  # noqa: ANN401 - a model
 
 
 def quick_parts(module: Any, run: Run) -> dict[str, Callable[..., None]]:  # noqa: ANN401 - a model
-    """Return the methods of `run` that a batch's hooks may call directly, where the model has nothing of its own there.
+    """Return the methods of `Turns` that a batch's hooks may call directly: where the model has nothing of its own.
 
     A batch's hooks find the processor's cache cold; the way through `_do` would cost a small model's step a thousandth
     for each hook.
     """
     ways = {name: getattr(getattr(type(module), name), "behind", None) for name in SAFE_POINTS}
     return {
-        name: getattr(run, PARTS[name])
+        name: getattr(run.turns, PARTS[name])
         for name, behind in ways.items()
         if behind is not None and _does_nothing(behind(module))
     }

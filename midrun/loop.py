@@ -7,6 +7,7 @@ callbacks (`callbacks`), and two attributes that `attachment` needs before there
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from midrun.scalar import is_real_scalar
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.profilers import Profiler
 
 
 class Limits(NamedTuple):
@@ -39,7 +41,7 @@ class Loop:
     """The loop of a Trainer that runs a LightningModule."""
 
     def __init__(self, trainer: Trainer, module: LightningModule) -> None:
-        self._trainer, self._strategy = trainer, trainer.strategy
+        self._trainer, self.strategy = trainer, trainer.strategy
         self.module = module
         self.flight = Flight(trainer)
         self._on_device = trainer.strategy.root_device.type != "cpu"
@@ -49,7 +51,7 @@ class Loop:
         self._steps = epoch_loop.automatic_optimization.optim_progress.optimizer.step
         self._manual_steps = epoch_loop.manual_optimization.optim_step_progress
         self._epochs = trainer.fit_loop.epoch_progress.current
-        self._batches = epoch_loop.batch_progress.current
+        self._batches, self._all_batches = epoch_loop.batch_progress.current, epoch_loop.batch_progress.total
         # Outside of fit these would be what an earlier fit left behind.
         fits = trainer.state.fn == "fit"
         self._results: dict[str, Any] = epoch_loop._results if fits else {}  # noqa: SLF001 - as above
@@ -76,6 +78,11 @@ class Loop:
         return None if stage is None else str(stage.value)
 
     @property
+    def function(self) -> str:
+        """What the Trainer was called for: `fit`, `validate`, `test` or `predict`."""
+        return str(self._trainer.state.fn.value) if self._trainer.state.fn else "fit"
+
+    @property
     def limits(self) -> Limits:
         """Where the loop ends."""
         batches = self._trainer.num_training_batches
@@ -86,6 +93,26 @@ class Loop:
         """Index of the training batch that is under way; None between two batches."""
         batches = self._batches
         return batches.ready - 1 if batches.ready > batches.completed else None
+
+    @property
+    def training_batch(self) -> int | None:
+        """Number of the training batch that is under way, in the whole fit; None while none is, and in a validation."""
+        batches = self._batches
+        is_under_way = batches.ready > batches.completed and self._trainer.training
+        return self._all_batches.ready if is_under_way else None
+
+    @property
+    def profiler(self) -> Profiler:
+        """Lightning's profiler, which may be set at the end of a batch: between its beginnings and ends."""
+        return self._trainer.profiler  # type: ignore[attr-defined,no-any-return]  # set by one of its connectors
+
+    @profiler.setter
+    def profiler(self, profiler: Profiler) -> None:
+        self._trainer.profiler = profiler  # type: ignore[attr-defined]  # as above
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Return the context in which Lightning calls a forward pass, with the precision of training."""
+        return self.strategy.precision_plugin.forward_context()
 
     @property
     def is_steady(self) -> bool:
@@ -141,7 +168,7 @@ class Loop:
         """
         if self._trainer.received_sigterm:
             return "SIGTERM"
-        others: list[Any] = getattr(self._strategy.launcher, "procs", [])
+        others: list[Any] = getattr(self.strategy.launcher, "procs", [])
         return "the end of another rank" if any(other.poll() is not None for other in others) else None
 
     @property
@@ -170,14 +197,14 @@ class Loop:
 
     def save_checkpoint(self, path: str) -> None:
         """Write a checkpoint, as `trainer.save_checkpoint` does; it is whole when this returns."""
-        plugin = inner = self._strategy.checkpoint_io
+        plugin = inner = self.strategy.checkpoint_io
         while isinstance(inner, AsyncCheckpointIO) and inner.checkpoint_io is not None:
             inner = inner.checkpoint_io
-        self._strategy.checkpoint_io = inner
+        self.strategy.checkpoint_io = inner
         try:
             self._trainer.save_checkpoint(path, weights_only=False)
         finally:
-            self._strategy.checkpoint_io = plugin
+            self.strategy.checkpoint_io = plugin
 
     def refuses_clip(self, value: float | None) -> str | None:
         """Return why gradient clipping can't be set to `value`, or None.
@@ -189,8 +216,8 @@ class Loop:
             return "the model optimizes manually, and clips gradients by itself"
         if is_overridden("configure_gradient_clipping", self.module):
             return "the model clips gradients by itself, in configure_gradient_clipping"
-        if type(self._strategy).__name__ not in _PLAIN_STRATEGIES:
-            return f"{type(self._strategy).__name__} has gradients that only it can clip"
+        if type(self.strategy).__name__ not in _PLAIN_STRATEGIES:
+            return f"{type(self.strategy).__name__} has gradients that only it can clip"
         if value and any(_handles_unscaling(optimizer) for optimizer in trainer.optimizers):
             return "a fused optimizer under a GradScaler unscales gradients by itself, so they can't be clipped before"
         return None
@@ -219,7 +246,7 @@ class Loop:
         `_forward_cache`.
         """
         rates = []
-        for optimizer in self._strategy.optimizers:
+        for optimizer in self.strategy.optimizers:
             row: list[Scalar | None] = []
             for group in optimizer.param_groups:
                 rate = group.get("lr")

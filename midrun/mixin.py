@@ -158,7 +158,7 @@ def _guard(cls: type, name: str) -> None:
             part(self, *args, **kwargs)
         elif outermost and name in SAFE_POINTS and attachment.run is not None:
             # What the override has logged after midrun's part is this batch's too.
-            attachment.run.resample()
+            attachment.run.turns.resample()
         return result
 
     vars(guarded)["is_midruns"] = True

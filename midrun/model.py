@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from midrun.fs.later import Later
 from midrun.fs.tree import Dir, file
+from midrun.inspectors import TORCHINFO, TORCHVIEW, InspectorFiles
 from midrun.nested import bounded
 from midrun.tunables import Tunables, tunables
 
@@ -24,6 +26,7 @@ class Model(Dir):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self.inspectors = InspectorFiles(run)
 
     @file("class")
     def class_name(self) -> str:
@@ -45,6 +48,24 @@ class Model(Dir):
     def summary(self) -> str:
         """The model's modules, three levels deep, with their classes and the numbers of their parameters."""
         return summary(self._run.loop.module)
+
+    @file("summary-live.txt", live=True)
+    def summary_live(self) -> str | Later:
+        """The modules with the sizes of what goes through them, by torchinfo: made at the next optimizer step."""
+        return self._run.inspection.view(TORCHINFO)
+
+    @file("graph.dot", live=True)
+    def graph(self) -> str | Later:
+        """The modules and what flows between them, in DOT, by torchview: made at the next optimizer step."""
+        return self._run.inspection.view(TORCHVIEW)
+
+    @file("lightning-profiler-summary.txt", live=True)
+    def profiler_summary(self) -> str | Later:
+        """What Lightning's profiler has found: asked at the next optimizer step, and at once where none is set.
+
+        To ask the pytorch profiler ends its profile, and a new one begins.
+        """
+        return self._run.profilers.summary()
 
 
 def summary(module: nn.Module) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from midrun.command import IN_REQUEST, Command, ErrorRecord, Place, Status
 from midrun.commands.standstill import Hold, Reason
@@ -26,6 +26,7 @@ from midrun.fs.tracebacks import last_line
 from midrun.hold import Cancelled, HoldRecord, Released, is_hold
 from midrun.mailbox import Mailbox
 from midrun.table import Table
+from midrun.tasks import Errand
 from midrun.worker import Worker
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class Queue:
         self.control_log = ControlLog(directory / CONTROL_LOG, run.session["started"])
         self.begun = threading.Event()
         """Files that are put in from now on are this session's."""
-        self.inbox: Mailbox[Command | Released | Cancelled] = Mailbox()
-        """What the training thread is told: commands, that a hold is over, and that a command is cancelled."""
+        self.inbox: Mailbox[Command | Released | Cancelled | Errand] = Mailbox()
+        """What the training thread is told: commands, that a hold is over, that one is cancelled, what to make."""
 
     # ---- any thread
 
@@ -75,7 +76,7 @@ class Queue:
         """Take in a command; what comes later is its record, once the disk has it, or the fault that keeps it out."""
         return self._later(partial(self.accept, command))
 
-    def tell_training(self, what: Command | Released | Cancelled) -> None:
+    def tell_training(self, what: Command | Released | Cancelled | Errand) -> None:
         """Tell the training thread something, at its next safe point or in the hold in which it stands."""
         self.inbox.put(what)
         self._run.points.is_awaited = True
@@ -226,7 +227,7 @@ class Queue:
 
     def _do_at_once(self, command: Command) -> dict[str, Any]:
         place, now = self._run.points.place(None), time.time()
-        result = command.kind.do(self._run, command.args, command)
+        result = cast("dict[str, Any]", command.kind.do(self._run, command.args, command))
         command.change(status="succeeded", result=result, place=place, started=now, finished=time.time())
         self.table.add(command)
         self._finished(command)

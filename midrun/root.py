@@ -9,6 +9,7 @@ from midrun.artifacts import Artifacts
 from midrun.control import Commands, ControlDir, HoldFiles
 from midrun.fs.tree import Dir, file
 from midrun.history import HistoryFiles
+from midrun.memory import CudaDebug
 from midrun.meta import Meta
 from midrun.model import Model
 from midrun.sample import Values
@@ -57,6 +58,7 @@ class Debug(Dir):
 
     def __init__(self, run: Run) -> None:
         self.pytorch = PyTorchDebug(run)
+        self.cuda_memory = CudaDebug(run.cuda)
 
 
 class PyTorchDebug(Dir):

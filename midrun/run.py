@@ -15,7 +15,6 @@ from pathlib import Path
 
 from midrun import records
 from midrun.artifacts import FOLDERS, Store
-from midrun.command import STEP
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
@@ -28,25 +27,28 @@ from midrun.fs.tracebacks import trace
 from midrun.fs.verbs import Tree
 from midrun.history import History
 from midrun.hold import Holds
-from midrun.hooks import Halt
+from midrun.inspectors import Inspection
+from midrun.live import Live
 from midrun.log import RUN_LOG, RunLog
 from midrun.loop import Loop
+from midrun.memory import Cuda
 from midrun.pace import Pace
+from midrun.pipeline import Pipeline
 from midrun.process import FaceProcess, Ties, fill_standard_streams
+from midrun.profilers import Profilers
 from midrun.queue import Queue
 from midrun.ranks import Ranks
 from midrun.root import Root
 from midrun.safepoint import SafePoints
-from midrun.sample import NOTHING, Reading, Sample
+from midrun.sample import Reading, Sample
 from midrun.services import Service, wait_until_ready
 from midrun.shell.hooks import ShellHooks
+from midrun.turns import Turns
 from midrun.worker import Worker
 
 _SERVICES = ("rest", "fuse", "watcher", "records", "spool", "history", "hooks", "torch-debug")
 _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
-_GIL_BREAK = 0.0002
-"""Seconds for which the training thread gives the GIL away when a face waits for it."""
 _LOOK_PATIENCE, _READY_PATIENCE, _STOP_PATIENCE, _SLOW_PATIENCE = 1.0, 10.0, 2.0, 0.2
 """Seconds to wait: for a look at the spool, for all services, and at the end for each thread, or for the slow one."""
 _MEETING, _MEETING_PAUSE = 30.0, 0.1
@@ -91,20 +93,13 @@ class Run:
         self.mountpoint = Path(mountpoint(config, directory))
         self.artifact_dir = Path(os.path.abspath(config.artifact_dir or self.directory / "artifacts"))
         self.session, self._began = records.new_session(time.time()), time.monotonic()
-        self._sample: Sample = NOTHING
-        self._steady = False
-        """Whether whoever looks may take the sample of a safe point before an optimizer step."""
-        self._stepping: list[Sample] | None = None
-        """While that is the last safe point: its sample, once somebody has looked."""
         self.exception: ExceptionRecord | None = None
         """The exception that holds the run, or has ended it."""
-        self._batch_aside: int | None = None
         self._greeting = ["once"]
         """What is to be said yet: several threads may come to say it, and one takes it out."""
         self._outcome: Outcome | None = None
         self._over = False
         self._page = Page()
-        self._asks = self._page.asks
         self.disk = Worker("midrun-disk", self.log_crash, self._write_last_state, _LAST_STATE_EVERY)
         self._slow = Worker("midrun-slow", self.log_crash)
         self.values = Reading(lambda: self.sample, self.disk.put)
@@ -120,8 +115,14 @@ class Run:
         self.points = SafePoints(self)
         self.shell_hooks = ShellHooks(self, self.services["hooks"], ranks.own["rank"])
         self.finite_check = FiniteCheck(self)
+        self.live = Live(self)
+        self.inspection = Inspection(self)
+        self.profilers = Profilers(self)
+        self.pipeline = Pipeline(self)
+        self.cuda = Cuda()
         self.pace = Pace(lambda: self.loop.limits)
-        self.history = History(self._look, self.services["history"])
+        self.turns = Turns(self, self._page)
+        self.history = History(self.turns.look, self.services["history"])
         self.root = Root(self)
         self.tree = Tree(self.root, aside=self._slow.put, refused=self.control_errors.add)
         self._answers = Answers(self.tree, self._page)
@@ -167,8 +168,10 @@ class Run:
         faces = [face for enabled, _, face in self._faces() if enabled]
         steps: list[Callable[[], object]] = [
             self.shell_hooks.stop,
+            self.points.end_tasks,
+            self.pipeline.spoil,
             self.finite_check.stop,
-            lambda: self.publish(self.sample.batch),
+            lambda: self.turns.publish(self.sample.batch),
             self.history.stop,
             lambda: self.queue.stop(_STOP_PATIENCE),
             self.loop.close,
@@ -210,111 +213,6 @@ class Run:
             self.ranks = self._all_ranks.known()
             self._slow.put(self._meet)
 
-    # ---- what the loop tells, in the training thread: see `hooks`
-
-    def begin_step(self, optimizer: object) -> None:
-        """Show a sample before an optimizer step.
-
-        Where nothing that it shows changes until the batch ends, whoever looks takes it: in the training thread, right
-        after a backward pass, it costs a small model half a percent of its step.
-        """
-        if self._steady:
-            # Not None yet: an optimizer that evaluates its closure again, in the same step.
-            is_again, self._stepping = self._stepping is not None, []
-            if self.points.is_awaited and not is_again:
-                self.points.reach(STEP)
-                self._stepping = []
-        else:
-            self.publish(self.loop.batch)
-            self.points.reach_step()
-
-    def end_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Show a sample at the end of a training batch, and do what is due.
-
-        It is `publish` and `_yield_gil` in one: of a small model's step each call costs a thousandth, as it comes to
-        code that is not in the processor's cache.
-        """
-        try:
-            self._sample = self.loop.sample(batch_idx)
-        except Exception as error:  # noqa: BLE001 - as in `publish`
-            self._unreadable(error)
-        self._stepping = None
-        asks = self._asks
-        if asks[0] != asks[1]:
-            self._yield_gil()
-        if self.points.is_awaited or not self._steady:
-            self.points.reach_batch_end()
-
-    def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
-        self.publish(batch_idx)
-        self._yield_gil()
-        with self.loop.flight.at(batch):
-            self.points.reach_evaluation()
-        if self.loop.ends_after_batch:
-            raise Halt
-
-    def _yield_gil(self) -> None:
-        """Let a face that waits have its turn: this loop may be one that never leaves the GIL for long."""
-        asks = self._asks
-        if asks[0] != asks[1]:
-            time.sleep(_GIL_BREAK)
-
-    def resample(self) -> None:
-        """Show also what has been logged since the last safe point, in what came after it in the same hook."""
-        if self._stepping is None:
-            self.publish(self._sample.batch)
-        elif self._stepping:
-            self._stepping = []  # Somebody has looked before it was logged.
-
-    def begin_epoch(self) -> None:
-        """Show a sample before the first batch of an epoch."""
-        self.loop.stop_again()
-        self._turn(None)
-
-    def turn(self) -> None:
-        """Show a sample where a stage begins or ends."""
-        self._turn(self.sample.batch if self.loop.stage == "train" else None)
-
-    def end_epoch(self) -> None:
-        """Show a sample, and do what is due, at the end of an epoch of training."""
-        self.turn()
-        self.points.reach("train_epoch_end")
-
-    def end_validation(self) -> None:
-        """Show a sample, and do what is due, at the end of a validation. The sanity check is none."""
-        self.turn()
-        if self.loop.stage != "sanity_check":
-            self.points.reach("validation_epoch_end")
-
-    def end_fit(self) -> None:
-        """Show a sample, and do what is due, at the end of training."""
-        self.turn()
-        self.points.reach("fit_end")
-
-    def enter_validation(self) -> None:
-        """Count another stage's batches, and remember where training is."""
-        self._batch_aside = self.sample.batch
-        self._turn(None)
-
-    def leave_validation(self) -> None:
-        """Go back to where training is."""
-        self._turn(self._batch_aside)
-
-    def publish(self, batch: int | None) -> None:
-        """Take a sample, where `batch` is the index of the batch, and show it."""
-        try:
-            self._sample = self.loop.sample(batch)
-        except Exception as error:  # noqa: BLE001 - whatever the loop's insides do, training goes on
-            self._unreadable(error)
-        self._stepping = None
-
-    def _turn(self, batch: int | None) -> None:
-        """Show a sample, and void what faces have kept."""
-        self._steady = self.loop.is_steady
-        self.publish(batch)
-        self._page.bump()
-
     def take_drops(self) -> None:
         """Take in what a script has dropped, so that the next safe point has it."""
         self.queue.look(_LOOK_PATIENCE)
@@ -323,16 +221,10 @@ class Run:
         """Void what faces have kept."""
         self._page.bump()
 
-    def refresh(self) -> None:
-        """Show a sample where training is, after something was done to it."""
-        self._turn(self.batch)
-
-    def _unreadable(self, error: Exception) -> None:
-        self.log.alert(f"the state of the loop could not be read, and stays as it was:\n{trace(error)}", "sample")
-
     def raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note that the loop ends with an exception. One of a backward pass holds the run before."""
-        self.publish(self.batch)
+        self.pipeline.spoil()
+        self.turns.publish(self.batch)
         record = self.exception = exception_record(exception, self.sample)
         breaks = self.config.break_on_backward_exception and isinstance(exception, Exception)
         if breaks and self.loop.flight.is_of_backward(exception):
@@ -345,40 +237,12 @@ class Run:
     @property
     def sample(self) -> Sample:
         """What the run looked like at the last safe point."""
-        stepping = self._stepping
-        if stepping is None:
-            return self._sample
-        if not stepping:
-            try:
-                # The step counts from the end of its batch on.
-                taken = self.loop.sample(self.loop.batch)._replace(global_step=self._sample.global_step)
-            except Exception as error:  # noqa: BLE001 - as in `publish`
-                if self._stepping is stepping:
-                    self._unreadable(error)
-                return self._sample
-            if self._stepping is not stepping:
-                return self._sample  # The batch has ended meanwhile.
-            stepping.append(taken)
-        return stepping[0]
-
-    def _look(self) -> Sample | None:
-        """Return the newest sample, as a history takes it, or None where it tells of nothing that counts.
-
-        Before an optimizer step it is mostly the one of the batch before, so that a value's step is that at the end of
-        its batch. Until a fit has its first batch there is nothing but what the sanity check has logged, which
-        Lightning forgets.
-        """
-        before, sample = self.loop.stage, self._sample
-        stages = {before, self.loop.stage}
-        noteworthy = None if (sample.batch is None and self.loop.is_fitting) or "sanity_check" in stages else sample
-        self.pace.note(noteworthy if stages == {"train"} else None, held=self.holds.standing is not None)
-        return noteworthy
+        return self.turns.sample
 
     @property
     def batch(self) -> int | None:
         """Index of the batch that is under way, or was the last; None before the first of an epoch."""
-        batch = self.loop.batch
-        return self.sample.batch if batch is None else batch
+        return self.turns.batch
 
     @property
     def status(self) -> str:

@@ -5,10 +5,12 @@ With nothing to do a safe point costs a look at one mark.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from midrun.command import EVALUATION, STEP, Command, ErrorRecord, Place
 from midrun.commands.kind import Kind
@@ -16,6 +18,7 @@ from midrun.control_log import line_of
 from midrun.fs.faults import Conflict, Fault
 from midrun.fs.tracebacks import message, trace
 from midrun.hold import Active, Cancelled, Caught, Released, is_hold
+from midrun.tasks import Errand, Task, Tasks
 
 if TYPE_CHECKING:
     from midrun.ending import ExceptionRecord
@@ -46,6 +49,9 @@ class SafePoints:
         """Whether a safe point may have something to do. Whoever puts something into the inbox sets it afterwards."""
         self._waiting: list[Command] = []
         """Commands that wait, in the order they came."""
+        self._errands: list[Errand] = []
+        """What readers wait for that has yet to begin."""
+        self._tasks = Tasks()
         self._soonest: dict[str, tuple[float, float]] = {}
         """For each safe point, the step and the epoch from which one of those may be due."""
         self._step: int | None = None
@@ -79,7 +85,13 @@ class SafePoints:
 
     def reach(self, point: str) -> None:
         """Do what is due at a safe point."""
+        with self._run.pipeline.within():
+            self._reach(point)
+
+    def _reach(self, point: str) -> None:
         self._drain()
+        if self._tasks or self._errands:
+            self._go_on(point)
         if self._is_stale:
             self._sum_up()
         step, epoch = self._loop.step, self._loop.epoch
@@ -99,6 +111,23 @@ class SafePoints:
             batch=self._run.batch,
         )
 
+    def _go_on(self, point: str) -> None:
+        """Do the next piece of each task, and begin those that readers wait for."""
+        outer, self.at = self.at, point
+        try:
+            self._tasks.reach(partial(self._stands_for, point))
+            while self._errands:
+                self._tasks.begin(self._errands.pop(0).task())
+        finally:
+            self.at = outer
+            self._run.turns.refresh()
+
+    def end_tasks(self) -> None:
+        """End what goes on from safe point to safe point: none comes any more."""
+        self._tasks.end("the session has ended before it was done")
+        while self._errands:
+            self._errands.pop(0).later.set_exception(Conflict("the session has ended before it was made"))
+
     # ---- holding
 
     def hold(self, command: Command) -> dict[str, object]:
@@ -111,12 +140,13 @@ class SafePoints:
             run.queue.note_hold(holds.active.record())
             run.queue.log_line(line_of(command.record, "joined", holds.active.place))
             return {"active_hold_id": holds.active.command.id}
+        run.pipeline.spoil()
         point = self.at or STEP
         active = Active(command, self.place(point))
         # Told before anybody can see it, and let it go: the control log has it first.
         run.queue.log_line(line_of(command.record, "held", active.place))
         holds.active = active
-        run.refresh()
+        run.turns.refresh()
         run.queue.note_hold(active.record())
         run.write_down()
         run.log.say(_standing(active, run.directory))
@@ -130,7 +160,7 @@ class SafePoints:
             by = command.released_by or "midrun"
             run.queue.log_line({**line_of(command.record, "released", active.place), "source": by})
             run.log.say(f"released by {by} after {active.held_s:,.0f} s")
-            run.refresh()
+            run.turns.refresh()
             run.write_down()
         return {"held_s": active.held_s, "released_by": command.released_by, "joined_ids": active.joined_ids}
 
@@ -153,7 +183,7 @@ class SafePoints:
         finally:
             holds.exception = None
             run.log.say(f"the exception is released by {caught.released_by} after {caught.held_s:,.0f} s")
-            run.refresh()
+            run.turns.refresh()
             run.write_down()
 
     def _stand(self, hold: Command | Caught, point: str | None) -> None:
@@ -182,7 +212,7 @@ class SafePoints:
         if is_hold(command.kind.name):
             if point is None:
                 return False  # There is no hold to join, and there will be nothing to hold.
-        elif not command.kind.while_held:
+        elif not (command.kind.while_held or (point is None and command.kind.in_exception_hold)):
             return False
         return not command.is_scheduled or command.is_due(point, self._loop.step, self._loop.epoch)
 
@@ -191,10 +221,15 @@ class SafePoints:
     def _is_due(self, command: Command, point: str) -> bool:
         if command.is_due(point, self._loop.step, self._loop.epoch):
             return True
-        # Where the model steps its optimizers past Lightning, nothing announces a step: the next best point is here.
-        return (
-            not command.is_scheduled
-            and STEP in command.points
+        return not command.is_scheduled and STEP in command.points and self._stands_for(point, STEP)
+
+    def _stands_for(self, point: str, wanted: str) -> bool:
+        """Whether a safe point is the wanted one, or the next best.
+
+        Where the model steps its optimizers past Lightning, nothing announces a step.
+        """
+        return point == wanted or (
+            wanted == STEP
             and point in {"train_batch_end", "train_epoch_end"}
             and self._unannounced > _MANY
             and not self._loop.announces_steps
@@ -212,22 +247,34 @@ class SafePoints:
             return False
         self._drop(command)
         outer, self.at = self.at, point
-        place = self.place(point)
         try:
             result = command.kind.do(self._run, command.args, command)
-        except Exception as error:  # noqa: BLE001 - whatever a command does, training goes on
-            self._run.queue.finish(command, "failed", error=self._error_of(command, error), place=place)
         except BaseException as error:
-            ended = ErrorRecord(type=type(error).__name__, message="the process was told to end")
-            left = None if command.released_by is None else {"released_by": command.released_by}
-            self._run.queue.finish(command, "failed", result=left, error=ended, place=place)
-            raise
+            self._failed(command, error)
+            if not isinstance(error, Exception):
+                raise
         else:
-            self._run.queue.finish(command, "succeeded", result=result, place=place)
+            if isinstance(result, Generator):
+                self._tasks.begin(Task(result, partial(self._succeeded, command), partial(self._failed, command)))
+            else:
+                self._succeeded(command, result)
         finally:
             self.at = outer
-            self._run.refresh()
+            self._run.turns.refresh()
         return True
+
+    def _succeeded(self, command: Command, result: dict[str, Any]) -> None:
+        self._run.queue.finish(command, "succeeded", result=result, place=self.place(self.at))
+
+    def _failed(self, command: Command, error: BaseException) -> None:
+        """Have a command failed; whatever a command does, training goes on."""
+        left = None
+        if isinstance(error, Exception):
+            told = self._error_of(command, error)
+        else:
+            told = ErrorRecord(type=type(error).__name__, message="the process was told to end")
+            left = None if command.released_by is None else {"released_by": command.released_by}
+        self._run.queue.finish(command, "failed", result=left, error=told, place=self.place(self.at))
 
     def _error_of(self, command: Command, error: Exception) -> ErrorRecord:
         """Return why a command failed; what is not the sender's mistake goes to the log whole."""
@@ -245,15 +292,17 @@ class SafePoints:
         with suppress(Empty):
             while True:
                 self._keep(self._inbox.get_nowait())
-        if self._waiting:
+        if self._waiting or self._tasks or self._errands:
             self.is_awaited = True
 
-    def _keep(self, told: Command | Released | Cancelled) -> None:
+    def _keep(self, told: Command | Released | Cancelled | Errand) -> None:
         match told:
             case Released():
                 told.hold.release_arrived = True
             case Cancelled():
                 self._drop(told.command)
+            case Errand():
+                self._errands.append(told)
             case _:
                 self._waiting.append(told)
                 self._add(told)

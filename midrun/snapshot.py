@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from midrun.fs.render import render
+from midrun.memory import resident
 from midrun.meta import loaded_versions
 
 if TYPE_CHECKING:
@@ -42,24 +42,9 @@ def state(run: Run) -> dict[str, Any]:
         "batch": sample.batch,
         "metrics": values.metrics,
         "learning_rates": values.rates,
-        "memory": memory(),
+        "memory": {"resident": resident(), **run.cuda.memory["devices"]},
         "versions": loaded_versions(),
     }
-
-
-def memory() -> dict[str, Any]:
-    """Return how much memory the process holds, and each CUDA device's allocator, in bytes."""
-    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - no path
-        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    devices = {}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
-        for device in range(torch.cuda.device_count()):
-            devices[f"cuda:{device}"] = {
-                "allocated": torch.cuda.memory_allocated(device),
-                "reserved": torch.cuda.memory_reserved(device),
-                "largest": torch.cuda.max_memory_allocated(device),
-            }
-    return {"resident": resident, **devices}
 
 
 def random_states() -> dict[str, Any]:

@@ -12,6 +12,8 @@ from midrun.fs.later import Later
 from midrun.fs.schema import schema_of
 from midrun.fs.tree import Dir, Leaf, file
 from midrun.hold import HoldRecord
+from midrun.memory import CudaFiles, HostMemory, host
+from midrun.pipeline import PipelineFiles
 from midrun.services import ServiceRecord
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ class State(Dir):
     def __init__(self, run: Run) -> None:
         self._run = run
         self.metrics = MetricFiles(run)
+        self.pipeline = PipelineFiles(run)
+        self.cuda = CudaFiles(run.cuda)
 
     @file("index.json")
     def index(self) -> Summary:
@@ -177,6 +181,11 @@ class State(Dir):
     def services(self) -> Services:
         """What midrun offers in this run, whether each works, and if not, why."""
         return Services(services={name: service.record for name, service in self._run.services.items()})
+
+    @file("memory.json", slow=True)
+    def memory(self) -> HostMemory:
+        """What the training process and those below it hold of the host: memory, open files, threads."""
+        return host()
 
     @file("hold.json", cached=False)
     def hold(self) -> HoldRecord | dict[str, Any]:

@@ -7,8 +7,10 @@ is then no file name is turned into one: the metric `train/loss`, whose file is 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, NotRequired, TypedDict
 from urllib.parse import quote, unquote_to_bytes
@@ -19,7 +21,7 @@ from midrun.fs import names
 from midrun.fs.faults import Fault, Gone, NotADirectory, NotFound, Refused, TimedOut, Unavailable
 from midrun.fs.verbs import Description, Entry, Kind
 from midrun.fs.view import Rendered
-from midrun.web.calls import AGE, JSON, KEY, TEXT, Answer, Call, document
+from midrun.web.calls import AGE, JSON, KEY, TEXT, Answer, Call, Responder, document, key_of
 from midrun.web.site import Site
 
 LIVE_READERS = 2
@@ -62,6 +64,26 @@ def show(site: Site, call: Call) -> Answer:
         return document(found)
     headers = {AGE: f"{found.age:.3f}"} if found.age else {}
     return Answer(found.data, JSON if call.node.endswith(".json") else TEXT, headers=headers)
+
+
+def show_or_write(writes: str) -> Responder:
+    """Return what shows a route's node or, for a request with arguments, writes these as JSON to another one."""
+
+    def respond(site: Site, call: Call) -> Answer:
+        given = {name: _plain(text) for name, text in call.query.items() if text}
+        if not given:
+            return show(site, call)
+        return write(site, replace(call, node=writes, body=json.dumps(given).encode(), key=key_of(None)))
+
+    return respond
+
+
+def _plain(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return what a query argument says: a JSON value, or text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def write(site: Site, call: Call) -> Answer:

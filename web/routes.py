@@ -27,6 +27,11 @@ _FORMAT = Query(
     "list",
 )
 
+_HISTORY = (
+    Query("enabled", "Whether it is recorded from now on.", ("true", "false")),
+    Query("max_entries", "How many of the newest allocations are kept: 100000 without it.", is_number=True),
+)
+
 
 class Health(TypedDict):
     """What `/health` shows."""
@@ -121,6 +126,26 @@ ROUTES = (
         post=nodes.write,
         methods=nodes.methods,
         shows=_ANY,
+    ),
+    Route("/telemetry/pipeline", "Where the time of a batch goes", node="state/pipeline/summary.json", get=nodes.show),
+    Route("/inspectors", "The inspectors of the model", node="model/inspectors/index.json", get=nodes.show),
+    Route(
+        "/debug/cuda-memory/snapshot",
+        "What CUDA memory is used for",
+        node="debug/cuda-memory/snapshot.json",
+        writes="control/cuda_memory_snapshot",
+        get=nodes.show,
+        post=nodes.write,
+    ),
+    Route(
+        "/debug/cuda-memory/history",
+        "Whether the allocator's history is recorded; with arguments: record it, or not",
+        node="debug/cuda-memory/history.json",
+        writes="control/cuda_memory_history",
+        get=nodes.show_or_write("control/cuda_memory_history"),
+        post=nodes.write,
+        query=_HISTORY,
+        shows={JSON: {}},
     ),
     Route("/control-log", "What was done to the run, and by whom", node="state/control-log.json", get=nodes.show),
     Route(

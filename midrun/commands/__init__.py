@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import Field, JsonValue, RootModel, create_model
 
 from midrun.command import Command
-from midrun.commands import artifacts, captures, hparam, optimizer, standstill
+from midrun.commands import artifacts, captures, hparam, inspectors, memory, optimizer, profilers, standstill
 from midrun.commands.kind import Arguments, Execution, Kind, When, absent
 from midrun.fs.form import Form
 from midrun.fs.write import LEGAL_ID
@@ -44,6 +44,14 @@ KINDS = by_name(
         captures.SaveLoss(),
         captures.SaveGradients(),
         captures.SaveOptimizerSummary(),
+        inspectors.TorchinfoCapture(),
+        inspectors.TorchviewCapture(),
+        inspectors.TorchvizCapture(),
+        inspectors.TorchlensCapture(),
+        profilers.Profile(),
+        profilers.SetLightningProfiler(),
+        memory.CudaMemoryHistory(),
+        memory.CudaMemorySnapshot(),
         standstill.ReleaseException(),
         standstill.Release(),
         standstill.Cancel(),

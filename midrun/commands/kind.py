@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from midrun.command import EVALUATION, POINTS, Command, SafePoint
 from midrun.fs.faults import Refused
+from midrun.tasks import Steps
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -66,6 +67,8 @@ class Kind:
     """Where it runs without a `when`: at the first of these that comes."""
     while_held: ClassVar[bool] = False
     """Whether it runs while a hold is active."""
+    in_exception_hold: ClassVar[bool] = False
+    """Whether it runs while an exception is held, also where it does not in another hold."""
     on_every_rank: ClassVar[bool] = False
     """Whether all ranks must do it, or none."""
     ignores_limit: ClassVar[bool] = False
@@ -87,6 +90,9 @@ class Kind:
         if self.on_every_rank and run.ranks[0]["world_size"] > 1:
             raise Refused(f"{self.name} must be done by every rank, and this version steers runs of one process only")
 
-    def do(self, run: Run, args: Any, command: Command) -> dict[str, Any]:  # noqa: ANN401 - as above
-        """Do it, and return the result. Anything that it raises makes the command fail, and training goes on."""
+    def do(self, run: Run, args: Any, command: Command) -> dict[str, Any] | Steps:  # noqa: ANN401 - as above
+        """Do it, and return the result, or, where it takes more than one safe point, a task: see `tasks`.
+
+        Anything that it raises makes the command fail, and training goes on.
+        """
         raise NotImplementedError

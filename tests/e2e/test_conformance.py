@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import time
 from typing import Any
 from urllib.parse import quote
 
@@ -36,7 +37,12 @@ ROUTES = {
     "/artifacts": "artifacts/index.json",
 }
 
-# Walks a folder and tells of each entry its kind, and its bytes or its target.
+LIVE = ("model/summary-live.txt", "model/graph.dot", "model/lightning-profiler-summary.txt")
+"""Files that are made at an optimizer step, which does not come while a run stands still."""
+MOVING = "state/memory.json"
+"""What changes while a run stands still, too."""
+
+# Walks a folder and tells of each entry its kind, and its bytes or its target; the files that are named are not read.
 WALK = """
 import base64, json, os, stat, sys
 os.chdir(sys.argv[1])
@@ -51,6 +57,9 @@ def walk(folder):
             assert stat.S_ISDIR(status.st_mode)
             found[path] = ["dir", ""]
             walk(path)
+        elif path in sys.argv[2:]:
+            assert status.st_size == 0
+            found[path] = ["file", ""]
         else:
             with open(path, "rb") as file:
                 data = file.read()
@@ -78,7 +87,7 @@ def last_steps(run: Run) -> set[int]:
 
 
 def by_mount(run: Run) -> dict[str, Any]:
-    return dict(json.loads(output(sys.executable, "-c", WALK, run.procfs)))
+    return dict(json.loads(output(sys.executable, "-c", WALK, run.procfs, *LIVE)))
 
 
 def entries_by_rest(run: Run) -> dict[str, dict[str, Any]]:
@@ -101,6 +110,8 @@ def test_every_node_has_the_same_bytes_through_the_mount_and_through_rest(held: 
         entry = rest[path]
         assert entry["kind"] == kind, path
         kinds[kind] += 1
+        if path in LIVE:
+            continue  # The next test has them.
         status, body, headers = held.get(entry["href"])
         assert status == 200, (path, body)
         assert "x-midrun-age" not in headers
@@ -109,6 +120,8 @@ def test_every_node_has_the_same_bytes_through_the_mount_and_through_rest(held: 
         elif kind == "dir":
             names = {inner["name"] for inner in json.loads(body)["entries"]}
             assert names == {p.removeprefix(f"{path}/") for p in mounted if p.rpartition("/")[0] == path}
+        elif path == MOVING:
+            assert json.loads(body).keys() == json.loads(base64.b64decode(content)).keys()
         else:
             assert body == base64.b64decode(content), path
             status, body, _ = held.get(f"/files/{quote(path)}")
@@ -121,6 +134,27 @@ def test_every_node_has_the_same_bytes_through_the_mount_and_through_rest(held: 
     held.go()
     assert held.ended() == 0, held.told()
     held.assert_content()
+
+
+def test_a_live_file_is_made_for_whoever_reads_it_through_either_face(start: Start) -> None:
+    run = start(until=True, step_s=0.01)
+    run.live()
+    for path, words in zip(LIVE, ("Mult-Adds", "digraph", "no Lightning profiler is set"), strict=True):
+        mounted, by_rest = run.cat(path), run.rest(path).decode()
+        assert words in mounted
+        assert mounted == by_rest, path
+        assert len(output("ls", "-l", run.procfs / path).split()[4]) == 1, "it is not made for a listing"
+    run.enough()
+    assert run.ended() == 0, run.told()
+
+
+def test_a_read_of_a_live_file_fails_after_half_a_minute_in_a_hold(held: Run) -> None:
+    began = time.monotonic()
+    done = sh("cat", held.procfs / LIVE[1], seconds=45)
+    assert "Connection timed out" in done.stderr
+    assert 25 < time.monotonic() - began < 40
+    held.go()
+    assert held.ended() == 0
 
 
 def test_each_short_route_is_a_file(held: Run) -> None:

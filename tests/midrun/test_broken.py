@@ -15,6 +15,7 @@ from midrun.loop import Loop
 from midrun.root import Root
 from midrun.run import Run
 from midrun.state import State
+from midrun.turns import Turns
 from tests.midrun.ending import Ending, Mine, assert_nothing_is_left, fit
 from tests.midrun.models import (
     QUIET,
@@ -112,8 +113,9 @@ def broken(*args: Any, **kwargs: Any) -> Any:
         (Loop, "limits"),
         (Run, "__init__"),
         (Run, "start"),
-        (Run, "end_batch"),
-        (Run, "turn"),
+        (Turns, "end_batch"),
+        (Turns, "turn"),
+        (Turns, "__init__"),
         (Root, "__init__"),
         (Root, "last_state"),
         (State, "__init__"),

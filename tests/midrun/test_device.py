@@ -139,7 +139,7 @@ def put_up(run: Run, sample: Sample) -> None:
     """Have a run show a sample, as if its loop had given it."""
     loop: Any = run.loop
     loop.sample = lambda _: sample
-    run.publish(None)
+    run.turns.publish(None)
     del loop.sample
 
 

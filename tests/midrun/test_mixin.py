@@ -16,6 +16,7 @@ from torch import nn
 from midrun import MidrunMixin
 from midrun.hooks import HOOKS
 from midrun.run import Run
+from midrun.turns import Turns
 from tests.midrun.models import QUIET, Bare, BareStaged, Staged, Watched, batches, runs, sample_of, trainer
 
 Deed = tuple[str, int | None, int, str | None]
@@ -28,14 +29,15 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Deed]:
 
     def noting(name: str, part: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(part)
-        def noted(self: Run, *args: Any, **kwargs: Any) -> None:
+        def noted(self: Run | Turns, *args: Any, **kwargs: Any) -> None:
             part(self, *args, **kwargs)
-            done.append((name, self.sample.batch, self.sample.global_step, self.loop.stage))
+            run = self._run if isinstance(self, Turns) else self
+            done.append((name, run.sample.batch, run.sample.global_step, run.loop.stage))
 
         return noted
 
-    for name in ("start", "end_batch", "_turn", "stop"):
-        monkeypatch.setattr(Run, name, noting(name, vars(Run)[name]))
+    for kind, name in ((Run, "start"), (Turns, "end_batch"), (Turns, "_turn"), (Run, "stop")):
+        monkeypatch.setattr(kind, name, noting(name, vars(kind)[name]))
     return done
 
 

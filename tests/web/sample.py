@@ -73,6 +73,15 @@ class Index(TypedDict):
     metrics: dict[str, float]
 
 
+class Pipeline(Dir):
+    """Where its time goes."""
+
+    @file("summary.json")
+    def summary(self) -> dict[str, str]:
+        """All of it."""
+        return {"verdict": "computing 90 % of the time"}
+
+
 class State(Dir):
     """What the run is doing."""
 
@@ -80,6 +89,7 @@ class State(Dir):
         self.step = 7
         self.stuck: Later | None = None
         self.metrics = Metrics()
+        self.pipeline = Pipeline()
 
     @file("index.json")
     def index(self) -> Index:
@@ -114,10 +124,41 @@ class State(Dir):
         return {"events": ["pause"]}
 
 
+class Inspectors(Dir):
+    """Views of the model."""
+
+    @file("index.json")
+    def index(self) -> dict[str, list[str]]:
+        """All of them."""
+        return {"inspectors": ["torchinfo"]}
+
+
+class CudaMemory(Dir):
+    """Memory of devices."""
+
+    @file("snapshot.json")
+    def snapshot(self) -> dict[str, bool]:
+        """What it is used for."""
+        return {"available": False}
+
+    @file("history.json")
+    def history(self) -> dict[str, bool]:
+        """Whether it is recorded."""
+        return {"recording": False}
+
+
+class Debug(Dir):
+    """What helps to debug."""
+
+    def __init__(self) -> None:
+        self.cuda_memory = CudaMemory()
+
+
 class Model(Dir):
     """What the model is."""
 
     def __init__(self) -> None:
+        self.inspectors = Inspectors()
         self.pending: queue.SimpleQueue[Later] = queue.SimpleQueue()
         self.at_once = False
 
@@ -169,6 +210,14 @@ class Scale(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     unit: Unit
+
+
+class Recording(BaseModel):
+    """Whether something is recorded."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    enabled: bool = True
+    max_entries: int = 100_000
 
 
 class Nothing(BaseModel):
@@ -227,6 +276,12 @@ class Buttons(Asking):
     hold = asks("hold", "Hold the run somewhere.", Scale)
     checkpoint = asks("checkpoint", "Save a checkpoint.")
     snapshot = asks("snapshot", "Save a snapshot.")
+    cuda_memory_snapshot = asks("cuda_memory_snapshot", "Save what memory is used for.")
+
+    @control("cuda_memory_history", Recording)
+    def cuda_memory_history(self, arguments: Recording) -> dict[str, Any]:
+        """Record it."""
+        return arguments.model_dump()
 
     @file("errors.json")
     def errors(self) -> dict[str, list[str]]:
@@ -356,6 +411,7 @@ class Root(Dir):
     def __init__(self, *, broken: bool = False, directory: str = "/data/run/artifacts") -> None:
         self.state = State()
         self.model = Model()
+        self.debug = Debug()
         self.control = Control()
         self.commands = Listed(c1=Given(), c2=Given())
         self.holds = Listed(h1=Hold())
@@ -370,6 +426,7 @@ class Documented(Dir):
     def __init__(self, directory: str) -> None:
         self.state = State()
         self.model = Model()
+        self.debug = Debug()
         self.model.at_once = True
         self.control = Buttons()
         self.commands = Listed(c1=Given())

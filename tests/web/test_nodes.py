@@ -93,6 +93,7 @@ def test_the_root_is_a_directory_too(client: Client, address: str) -> None:
     assert [entry["name"] for entry in answer["entries"]] == [
         "state",
         "model",
+        "debug",
         "control",
         "commands",
         "holds",
@@ -109,6 +110,7 @@ def test_a_tree_is_shown_whole_and_no_live_file_is_made_for_it(client: Client, r
         ("graph.dot", True),
         ("busy", False),
         ("big.txt", False),
+        ("inspectors", False),
     ]
     assert root.model.pending.empty()
 

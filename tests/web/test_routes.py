@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import falcon
 import pytest
 
@@ -30,6 +32,10 @@ SHORT = [
     ("/control-log", "state/control-log.json"),
     ("/checkpoints", "artifacts/checkpoints.json"),
     ("/snapshots", "artifacts/snapshots.json"),
+    ("/telemetry/pipeline", "state/pipeline/summary.json"),
+    ("/inspectors", "model/inspectors/index.json"),
+    ("/debug/cuda-memory/snapshot", "debug/cuda-memory/snapshot.json"),
+    ("/debug/cuda-memory/history", "debug/cuda-memory/history.json"),
 ]
 
 
@@ -39,6 +45,25 @@ def test_a_short_route_shows_a_node_s_very_bytes(client: Client, route: str, nod
     assert short.status_code == 200
     assert short.content == long.content
     assert short.headers == long.headers
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "answer"),
+    [
+        ("enabled=true", 200, {"enabled": True, "max_entries": 100_000}),
+        ("enabled=false&max_entries=7", 200, {"enabled": False, "max_entries": 7}),
+        ("enabled=yes", 422, ["query", "enabled"]),
+        ("max_entries=7", 200, {"enabled": True, "max_entries": 7}),
+        ("enabled=true&max_entries=7.5", 422, ["query", "max_entries"]),
+        ("enabled=true&max_entries=many", 422, ["query", "max_entries"]),
+    ],
+)
+def test_get_with_arguments_records_the_history_of_cuda_memory(
+    client: Client, query: str, status: int, answer: Any
+) -> None:
+    found = client.simulate_get("/debug/cuda-memory/history", query_string=query)
+    assert found.status_code == status
+    assert (found.json if status == 200 else found.json["detail"][0]["loc"]) == answer
 
 
 def test_health_says_which_run_this_is_and_whether_it_answers(client: Client) -> None:

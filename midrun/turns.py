@@ -1,0 +1,198 @@
+"""Turns: what the loop tells of itself, in the training thread, and the sample of it that is shown."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from midrun.command import STEP
+from midrun.fs.tracebacks import trace
+from midrun.hooks import Halt
+from midrun.sample import NOTHING, Sample
+
+if TYPE_CHECKING:
+    from midrun.fs.page import Page
+    from midrun.run import Run
+
+_GIL_BREAK = 0.0002
+"""Seconds for which the training thread gives the GIL away when a face waits for it."""
+
+
+class Turns:
+    """The turns of a run's loop: each is a method, called with the arguments of the hook that has it, see `hooks`.
+
+    Parameters
+    ----------
+    run
+        The run, with all that a turn may have to do with.
+    page
+        Where faces are told that what they have kept is void.
+    """
+
+    def __init__(self, run: Run, page: Page) -> None:
+        self._run, self._loop, self._points, self._pipeline = run, run.loop, run.points, run.pipeline
+        self._page, self._asks = page, page.asks
+        self._sample: Sample = NOTHING
+        self._steady = False
+        """Whether whoever looks may take the sample of a safe point before an optimizer step."""
+        self._stepping: list[Sample] | None = None
+        """While that is the last safe point: its sample, once somebody has looked."""
+        self._batch_aside: int | None = None
+
+    def begin_step(self, optimizer: object) -> None:
+        """Show a sample before an optimizer step.
+
+        Where nothing that it shows changes until the batch ends, whoever looks takes it: in the training thread, right
+        after a backward pass, it costs a small model half a percent of its step.
+        """
+        if self._steady:
+            # Not None yet: an optimizer that evaluates its closure again, in the same step.
+            is_again, self._stepping = self._stepping is not None, []
+            if self._points.is_awaited and not is_again:
+                self._points.reach(STEP)
+                self._stepping = []
+        else:
+            self.publish(self._loop.batch)
+            self._points.reach_step()
+
+    def end_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Show a sample at the end of a training batch, and do what is due.
+
+        It is `publish` and `_yield_gil` in one: of a small model's step each call costs a thousandth, as it comes to
+        code that is not in the processor's cache.
+        """
+        try:
+            self._sample = self._loop.sample(batch_idx)
+        except Exception as error:  # noqa: BLE001 - as in `publish`
+            self._unreadable(error)
+        self._stepping = None
+        asks = self._asks
+        if asks[0] != asks[1]:
+            self._yield_gil()
+        if self._points.is_awaited or not self._steady:
+            self._points.reach_batch_end()
+        pipeline = self._pipeline
+        pipeline.left -= 1
+        if pipeline.left == 0:
+            pipeline.turn()
+
+    def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
+        self.publish(batch_idx)
+        self._yield_gil()
+        with self._loop.flight.at(batch):
+            self._points.reach_evaluation()
+        if self._loop.ends_after_batch:
+            raise Halt
+
+    def _yield_gil(self) -> None:
+        """Let a face that waits have its turn: this loop may be one that never leaves the GIL for long."""
+        asks = self._asks
+        if asks[0] != asks[1]:
+            with self._pipeline.within():
+                time.sleep(_GIL_BREAK)
+
+    def resample(self) -> None:
+        """Show also what has been logged since the last safe point, in what came after it in the same hook."""
+        if self._stepping is None:
+            self.publish(self._sample.batch)
+        elif self._stepping:
+            self._stepping = []  # Somebody has looked before it was logged.
+
+    def begin_epoch(self) -> None:
+        """Show a sample before the first batch of an epoch."""
+        self._pipeline.spoil()
+        self._loop.stop_again()
+        self._turn(None)
+
+    def turn(self) -> None:
+        """Show a sample where a stage begins or ends."""
+        self._turn(self.sample.batch if self._loop.stage == "train" else None)
+
+    def end_epoch(self) -> None:
+        """Show a sample, and do what is due, at the end of an epoch of training."""
+        self._pipeline.spoil()
+        self.turn()
+        self._points.reach("train_epoch_end")
+
+    def end_validation(self) -> None:
+        """Show a sample, and do what is due, at the end of a validation. The sanity check is none."""
+        self.turn()
+        if self._loop.stage != "sanity_check":
+            self._points.reach("validation_epoch_end")
+
+    def end_fit(self) -> None:
+        """Show a sample, and do what is due, at the end of training."""
+        self.turn()
+        self._points.reach("fit_end")
+
+    def enter_validation(self) -> None:
+        """Count another stage's batches, and remember where training is."""
+        self._pipeline.spoil()
+        self._batch_aside = self.sample.batch
+        self._turn(None)
+
+    def leave_validation(self) -> None:
+        """Go back to where training is."""
+        self._turn(self._batch_aside)
+
+    def publish(self, batch: int | None) -> None:
+        """Take a sample, where `batch` is the index of the batch, and show it."""
+        try:
+            self._sample = self._loop.sample(batch)
+        except Exception as error:  # noqa: BLE001 - whatever the loop's insides do, training goes on
+            self._unreadable(error)
+        self._stepping = None
+
+    def _turn(self, batch: int | None) -> None:
+        """Show a sample, and void what faces have kept."""
+        self._steady = self._loop.is_steady
+        self.publish(batch)
+        self._page.bump()
+
+    def refresh(self) -> None:
+        """Show a sample where training is, after something was done to it."""
+        self._turn(self.batch)
+
+    def _unreadable(self, error: Exception) -> None:
+        self._run.log.alert(f"the state of the loop could not be read, and stays as it was:\n{trace(error)}", "sample")
+
+    # ---- any thread
+
+    @property
+    def sample(self) -> Sample:
+        """What the run looked like at the last safe point."""
+        stepping = self._stepping
+        if stepping is None:
+            return self._sample
+        if not stepping:
+            try:
+                # The step counts from the end of its batch on.
+                taken = self._loop.sample(self._loop.batch)._replace(global_step=self._sample.global_step)
+            except Exception as error:  # noqa: BLE001 - as in `publish`
+                if self._stepping is stepping:
+                    self._unreadable(error)
+                return self._sample
+            if self._stepping is not stepping:
+                return self._sample  # The batch has ended meanwhile.
+            stepping.append(taken)
+        return stepping[0]
+
+    def look(self) -> Sample | None:
+        """Return the newest sample, as a history takes it, or None where it tells of nothing that counts.
+
+        Before an optimizer step it is mostly the one of the batch before, so that a value's step is that at the end of
+        its batch. Until a fit has its first batch there is nothing but what the sanity check has logged, which
+        Lightning forgets.
+        """
+        before, sample = self._loop.stage, self._sample
+        stages = {before, self._loop.stage}
+        noteworthy = None if (sample.batch is None and self._loop.is_fitting) or "sanity_check" in stages else sample
+        self._run.pace.note(noteworthy if stages == {"train"} else None, held=self._run.holds.standing is not None)
+        return noteworthy
+
+    @property
+    def batch(self) -> int | None:
+        """Index of the batch that is under way, or was the last; None before the first of an epoch."""
+        batch = self._loop.batch
+        return self.sample.batch if batch is None else batch
