@@ -101,7 +101,12 @@ def _row(kind: Kind) -> str:
         given.append(f"`{name}`{'' if field.is_required() else '?'}{bare}")
     any_point = {Kind.points: "any", POINTS: "any of training"}
     when = "" if kind.at_once else any_point.get(kind.points) or ", ".join(f"`{point}`" for point in kind.points)
-    held = "at once" if kind.at_once else "yes" if kind.while_held else "no"
+    if kind.at_once:
+        held = "at once"
+    elif kind.while_held:
+        held = "yes"
+    else:
+        held = "by an exception alone" if kind.in_exception_hold else "no"
     return f"| `{kind.name}` | {', '.join(given) or 'none'} | {when} | {held} | {' '.join(kind.doc.split())} |"
 
 
