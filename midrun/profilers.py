@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 import weakref
 from collections.abc import Generator
@@ -42,6 +43,7 @@ class Profilers:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._is_profiling = False
 
     @property
     def name(self) -> str:
@@ -65,11 +67,47 @@ class Profilers:
         return text or "nothing has been profiled yet"
 
     def set(self, name: str) -> tuple[str, str]:
-        """Set one of Lightning's profilers, and return which was set, and what it had found."""
+        """Set one of Lightning's profilers, and return which was set, and what it had found.
+
+        Raises Conflict for the one that is torch's while a profile is being made.
+        """
+        if self._is_profiling and name == "pytorch":
+            raise Conflict("a profile is being made, and torch makes one at a time: send this when it is done")
         old = self.name
         found = "" if old == "none" else self._run.loop.profiler.summary()
         self._put(name)
         return old, found
+
+    def profile(
+        self, *, steps: int, warmup: int, memory: bool, shapes: bool, stacks: bool
+    ) -> Generator[str, None, torch.profiler.profile]:
+        """Profile some batches with `torch.profiler`; a task that begins at a batch's end, and returns the profile.
+
+        Raises Conflict where torch makes another profile, or might begin to: two of them take the process along.
+        """
+        if self._is_profiling or isinstance(self._run.loop.profiler, PyTorchProfiler) or _profiles():
+            raise Conflict(
+                "torch makes one profile at a time, and there is another: wait for its end, or set Lightning's profiler"
+                " to none"
+            )
+        self._is_profiling = True
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # It warns of no warm-up, which is what was asked for.
+                schedule = torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            if self._run.loop.strategy.root_device.type == "cuda":
+                activities.append(torch.profiler.ProfilerActivity.CUDA)
+            profiler = torch.profiler.profile(
+                activities=activities, schedule=schedule, record_shapes=shapes, profile_memory=memory, with_stack=stacks
+            )
+            with profiler:
+                for _ in range(warmup + steps):
+                    yield "train_batch_end"
+                    profiler.step()
+            return profiler
+        finally:
+            self._is_profiling = False
 
     def _put(self, name: str) -> None:
         """Set a new profiler in the place of the present one."""
@@ -86,29 +124,15 @@ class Profilers:
         loop.profiler = profiler
 
 
-def profile(
-    run: Run, *, steps: int, warmup: int, memory: bool, shapes: bool, stacks: bool
-) -> Generator[str, None, torch.profiler.profile]:
-    """Profile some batches with `torch.profiler`; a task that begins at a batch's end, and returns the profile.
-
-    Raises Conflict where another profile of torch's is being made: there can only be one in a process.
-    """
-    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]  # noqa: SLF001 - nothing else tells
-        raise Conflict("another profile is being made: wait for its end, or set Lightning's profiler to none")
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if run.loop.strategy.root_device.type == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It warns of no warm-up, which is what was asked for.
-        schedule = torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
-    profiler = torch.profiler.profile(
-        activities=activities, schedule=schedule, record_shapes=shapes, profile_memory=memory, with_stack=stacks
-    )
-    with profiler:
-        for _ in range(warmup + steps):
-            yield "train_batch_end"
-            profiler.step()
-    return profiler
+def _profiles() -> bool:
+    """Whether anybody has a profile of torch's, which need not have begun; nothing lists them."""
+    kinds = (torch.profiler.profile, torch.autograd.profiler.profile)
+    for _ in range(2):
+        # By its type: to ask some objects for their class raises.
+        if not any(issubclass(type(found), kinds) for found in gc.get_objects()):
+            return False
+        gc.collect()  # What is found may be one that is over.
+    return True
 
 
 def write_profile(profiler: Any, path: str) -> None:  # noqa: ANN401 - torch's profile is not typed

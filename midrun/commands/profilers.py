@@ -11,7 +11,7 @@ from pydantic import Field
 from midrun.command import Change, Command
 from midrun.commands.artifacts import Labelled
 from midrun.commands.kind import Arguments, Kind
-from midrun.profilers import profile, write_profile
+from midrun.profilers import write_profile
 from midrun.tasks import Steps
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Profile(Kind):
 
     def do(self, run: Run, args: Profiled, command: Command) -> Steps:
         """Record from this batch's end on."""
-        profiler = yield from profile(run, **args.model_dump(exclude={"label"}))
+        profiler = yield from run.profilers.profile(**args.model_dump(exclude={"label"}))
         return run.store.write("debug", partial(write_profile, profiler), command, args.label, word="profile")
 
 

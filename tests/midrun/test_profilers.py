@@ -37,12 +37,55 @@ def test_some_batches_are_profiled_into_a_trace_and_a_table(tmp_path: Path) -> N
     assert "aten::" in (folder / "table.txt").read_text()
 
 
-def test_a_second_profile_at_the_same_time_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+def test_a_second_profile_at_the_same_time_is_refused(warmup: int, tmp_path: Path) -> None:
     model, sent = Steered(), []
-    model.plan[2] = lambda: sent.extend([model.give("profile", steps=6, warmup=0), model.give("profile", steps=1)])
-    fit(model, tmp_path, 12)
+
+    def ask() -> None:
+        sent.append(model.give("profile", steps=6, warmup=warmup))
+
+    model.plan.update(dict.fromkeys(range(2, 6), ask))
+    model.plan[14] = ask
+    fit(model, tmp_path, 24)
+    done(model.live, sent[0])
+    for second in sent[1:4]:
+        kind, words = failed(model.live, second)
+        assert kind == "Conflict"
+        assert words.startswith("torch makes one profile at a time")
+    done(model.live, sent[4])
+
+
+def test_a_profile_and_lightnings_profiler_that_is_torchs_exclude_each_other(tmp_path: Path) -> None:
+    model, sent = Steered(), []
+    model.plan[2] = lambda: sent.append(model.give("profile", steps=3))
+    model.plan[3] = lambda: sent.append(model.give("set_lightning_profiler", profiler="pytorch"))
+    model.plan[10] = lambda: sent.append(model.give("set_lightning_profiler", profiler="pytorch"))
+    model.plan[12] = lambda: sent.append(model.give("profile", steps=3))
+    fit(model, tmp_path, 24)
     done(model.live, sent[0])
     assert failed(model.live, sent[1])[0] == "Conflict"
+    done(model.live, sent[2])
+    assert failed(model.live, sent[3])[0] == "Conflict"
+
+
+def test_a_profile_of_the_models_own_is_left_alone_also_before_it_begins(tmp_path: Path) -> None:
+    model, sent = Steered(), []
+    own = [torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])]
+    model.plan[2] = lambda: sent.append(model.give("profile", steps=2, warmup=0))
+    model.plan[6] = own.clear
+    model.plan[8] = lambda: sent.append(model.give("profile", steps=2, warmup=0))
+    fit(model, tmp_path, 24)
+    assert failed(model.live, sent[0])[0] == "Conflict"
+    done(model.live, sent[1])
+
+
+def test_a_profile_that_ends_while_it_warms_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    for number in range(2):
+        model, sent = Steered(), []
+        model.plan[2] = lambda: sent.append(model.give("profile", steps=2, warmup=50))  # noqa: B023 - called in this turn
+        fit(model, tmp_path / str(number), 6)
+        assert failed(model.live, sent[0])[0] == "Conflict"
+        assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]  # nothing else tells
 
 
 def test_a_profile_that_training_does_not_outlast_says_so_and_profiles_no_more(tmp_path: Path) -> None:
