@@ -96,7 +96,7 @@ def by_spool(run: Run, kind: str, args: Any) -> Outcome:
     done, refused = spool / "done" / f"{id_}.json", spool / "rejected" / f"{id_}.error.json"
     wait_for(lambda: done.exists() or refused.exists(), f"{id_} is done or rejected")
     if refused.exists():
-        assert (spool / "rejected" / f"{id_}.json").exists()
+        wait_for((spool / "rejected" / f"{id_}.json").exists, f"{id_} lies beside its reason")
         return Outcome(detail=json.loads(refused.read_text())["detail"])
     return Outcome(record=_steady(json.loads(done.read_text())))
 
