@@ -122,27 +122,24 @@ class Pipeline:
         """The profiler that is listened to, while a batch is timed."""
         self._stride = 1.0
         self._draw = random.Random()  # noqa: S311 - no secret; and not the one whose numbers training draws
-        self.left = 1 if self._is_on else -1
-        """Batches until the end of one at which a timing begins or ends; none comes where timing is off."""
 
     # ---- the training thread
 
-    def turn(self) -> None:
-        """End the timing of a batch, or begin one, at a batch's end."""
+    def turn(self) -> int:
+        """End the timing of a batch, or begin one, at a batch's end; return how many batches later to call it again."""
         if self._profiler is not None:
             self._end()
             # Drawn, so that what happens every so many batches is met as often as it happens.
-            self.left = self._draw.randint(0, round(2 * (self._stride - 1)))
-            if self.left:
-                return
+            skipped = self._draw.randint(0, round(2 * (self._stride - 1)))
+            if skipped:
+                return skipped
         self._begin()
-        self.left = 1
+        return 1
 
     def spoil(self) -> None:
         """Forget the batch that is timed: there was something in it that is no part of one, such as a hold."""
         if self._profiler is not None:
             self._ignore()
-            self.left = 1
 
     @contextmanager
     def within(self) -> Iterator[None]:

@@ -38,6 +38,8 @@ class Turns:
         self._stepping: list[Sample] | None = None
         """While that is the last safe point: its sample, once somebody has looked."""
         self._batch_aside: int | None = None
+        self._untimed = 1 if run.config.pipeline_pressure_enabled else -1
+        """Batches until the end of one at which a timing begins or ends; none comes where timing is off."""
 
     def begin_step(self, optimizer: object) -> None:
         """Show a sample before an optimizer step.
@@ -71,10 +73,9 @@ class Turns:
             self._yield_gil()
         if self._points.is_awaited or not self._steady:
             self._points.reach_batch_end()
-        pipeline = self._pipeline
-        pipeline.left -= 1
-        if pipeline.left == 0:
-            pipeline.turn()
+        self._untimed -= 1
+        if not self._untimed:
+            self._untimed = self._pipeline.turn()
 
     def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
