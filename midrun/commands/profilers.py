@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Profiled(Labelled):
     """What of which steps is recorded."""
 
-    steps: int = Field(default=5, ge=1, le=1000, description="Batches that are recorded.")
+    steps: int = Field(default=5, ge=1, le=100, description="Batches that are recorded.")
     warmup: int = Field(default=1, ge=0, le=1000, description="Batches before them that are not.")
     memory: bool = Field(default=False, description="Record what is allocated and freed.")
     shapes: bool = Field(default=False, description="Record the sizes of what operators are given.")

@@ -6,6 +6,7 @@ A pass is watched as training makes it (`calls`), made again so that nothing is 
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ INSPECTORS = (TORCHINFO, TORCHVIEW, TORCHVIZ, TORCHLENS)
 
 DEPTH = 3
 """Levels of modules that a view shows, where nothing else is said."""
+_MOST_SECONDS = 1.0
+"""After which no other view is begun in the same batch."""
 _SHARDING = {"FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy"}
 
 
@@ -62,6 +65,8 @@ class Inspection:
         self._run = run
         self._watch = Watch(run.loop.module, lambda: run.loop.training_batch)
         self._users = 0
+        self._drawn: tuple[int | None, float] = (None, 0.0)
+        """The batch in which something was drawn last, and for how many seconds in all."""
         self.last: dict[str, Written] = {}
         """What commands have written last, by inspector."""
 
@@ -74,10 +79,11 @@ class Inspection:
         """
         if (why := self.refused) is not None:
             raise Refused(why)
-        package = inspector.load()
+        with self._watch.paused():
+            package = inspector.load()
         with self._watching():
             yield STEP
-            while not self._watch.is_whole:
+            while not self._watch.is_whole or self._has_drawn_enough:
                 yield STEP
             calls = self._watch.calls
         if not calls:
@@ -96,8 +102,20 @@ class Inspection:
             return autograd_graph(package, self._run.loop.module, loss)
 
     def _draw(self, inspector: Inspector, package: Any, calls: Sequence[Call], depth: int) -> str:  # noqa: ANN401 - a module
-        with self._watch.paused(), _told(inspector), quiet(self._run.loop, gradients=inspector.gradients):
-            return inspector.draw(package, self._run.loop.module, calls, depth)
+        began = time.monotonic()
+        try:
+            with self._watch.paused(), _told(inspector), quiet(self._run.loop, gradients=inspector.gradients):
+                return inspector.draw(package, self._run.loop.module, calls, depth)
+        finally:
+            batch, spent = self._drawn
+            here = self._run.loop.training_batch
+            self._drawn = here, time.monotonic() - began + (spent if batch == here else 0.0)
+
+    @property
+    def _has_drawn_enough(self) -> bool:
+        """Whether so much has been drawn in this batch that the rest is for the next ones: training goes on."""
+        batch, spent = self._drawn
+        return batch == self._run.loop.training_batch and spent > _MOST_SECONDS
 
     @contextmanager
     def _watching(self) -> Iterator[None]:

@@ -48,7 +48,6 @@ class Watch:
         self._noted: object = None
         self._begun: object = None
         """The batch in which the watch has begun: of its pass a part is over."""
-        self._is_within = False
         self._original: Callable[..., Any] | None = None
 
     def start(self) -> None:
@@ -75,18 +74,21 @@ class Watch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Note nothing of what the block calls."""
-        before, self._is_within = self._is_within, True
+        """Have no watch in the block: a tool keeps what it finds in its place, and puts that back later."""
+        watched = nn.Module.__call__
+        if self._original is not None:
+            self._put(self._original)
         try:
             yield
         finally:
-            self._is_within = before
+            if self._original is not None:
+                self._put(watched)
 
     def _watched(self, original: Callable[..., Any], thread: int) -> Callable[..., Any]:
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N807 - as the original
             if torch.compiler.is_compiling() or threading.get_ident() != thread or not self._is_noted(module):
                 return original(module, *args, **kwargs)
-            with self._within(original):
+            with self.paused():
                 output = original(module, *args, **kwargs)
             self._calls.append(Call(self._names[id(module)], module, args, kwargs, output))
             return output
@@ -95,7 +97,7 @@ class Watch:
 
     def _is_noted(self, module: nn.Module) -> bool:
         """Whether a call is noted. It never raises, in the midst of a forward pass of training."""
-        if self._is_within or id(module) not in self._names:
+        if id(module) not in self._names:
             return False
         try:
             # A strategy that wraps the model has it called for its `training_step`.
@@ -106,19 +108,6 @@ class Watch:
             return next(module.parameters(), None) is not None
         except Exception:  # noqa: BLE001 - a module is anybody's code
             return False
-
-    @contextmanager
-    def _within(self, original: Callable[..., Any]) -> Iterator[None]:
-        """Be within a call: what it calls is not noted, and what is compiled in it sees no watch."""
-        watched = nn.Module.__call__
-        self._is_within = True
-        self._put(original)
-        try:
-            yield
-        finally:
-            self._is_within = False
-            if self._original is not None:
-                self._put(watched)
 
     @staticmethod
     def _put(call: Callable[..., Any]) -> None:

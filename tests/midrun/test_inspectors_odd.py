@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from midrun.fs.faults import Refused
 from midrun.run import Run
 from tests.midrun.models import Watched, batches, read, run_of, trainer
 from tests.midrun.shapes import Compiled, Forward, Shape, StepOnly
-from tests.midrun.steering import Steered, aside, done, failed, fit, give, held, outcome, until
+from tests.midrun.steering import Steered, aside, done, failed, fit, give, held, outcome, until, where
 from tests.midrun.test_inspectors import KINDS
 from tests.midrun.test_inspectors import fit as fit_shape
 
@@ -185,3 +186,26 @@ def test_several_views_at_once_are_each_of_a_whole_pass(tmp_path: Path) -> None:
     assert len(texts) == 8
     assert all("inear" in text or "Addmm" in text for text in texts)
     assert nn.Module.__call__.__name__ == "_wrapped_call_impl"
+
+
+def test_a_tool_that_is_loaded_while_a_pass_is_watched_keeps_nothing_of_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchview"]:
+        monkeypatch.delitem(sys.modules, name)
+    asking: dict[int, Any] = {
+        2: lambda run: give(run, "torchinfo_capture"),
+        3: lambda run: give(run, "torchview_capture"),
+    }
+    fit_shape(Forward(), tmp_path, asking)
+    assert "torchview" in sys.modules
+    assert nn.Module.__call__.__name__ == "_wrapped_call_impl"
+
+
+def test_views_that_take_long_are_made_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midrun.inspectors._MOST_SECONDS", 0.0)
+    asked: list[Any] = []
+    run = fit_shape(
+        Forward(), tmp_path, {1: lambda run: asked.extend(give(run, "torchinfo_capture") for _ in range(4))}
+    )
+    assert [where(run, sent)[1] for sent in asked] == [2, 3, 4, 5]
