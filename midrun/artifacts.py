@@ -176,6 +176,11 @@ class Store:
             return WrittenIndex(artifacts=[])
 
 
+def write_text(text: str, path: str) -> None:
+    """Write a text, as one of the functions that a store has make a file."""
+    Path(path).write_text(text)
+
+
 class Artifacts(Dir):
     """Checkpoints, snapshots and debug captures: links to the real files, and lists."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from midrun.fs.tracebacks import message, trace
-from midrun.lightnings import is_lightnings
+from midrun.lightnings import is_empty
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -115,11 +115,10 @@ class Ending:
 
 
 def _is_told(owner: object) -> bool:
-    """Whether a callback, or the data, does anything when it is told of an exception: Lightning's own do nothing."""
-    function = getattr(getattr(owner, "on_exception", None), "__func__", None)
-    module = str(getattr(function, "__globals__", {}).get("__name__"))
-    nothing = is_lightnings(module) and module.endswith((".callbacks.callback", ".core.datamodule"))
-    return function is not None and not nothing and hasattr(owner, "__dict__")
+    """Whether a callback, or the data, does anything when it is told of an exception."""
+    hook = getattr(owner, "on_exception", None)
+    nothing = is_empty(hook, ".callbacks.callback", ".core.datamodule")
+    return hasattr(hook, "__func__") and not nothing and hasattr(owner, "__dict__")
 
 
 def _outcome(exception: BaseException) -> Outcome:

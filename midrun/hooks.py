@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from midrun.lightnings import is_lightnings
+from midrun.lightnings import is_empty
 
 if TYPE_CHECKING:
     from midrun.attachment import Attachment
@@ -120,12 +120,5 @@ def quick_parts(module: Any, run: Run) -> dict[str, Callable[..., None]]:  # noq
     return {
         name: getattr(run.turns, PARTS[name])
         for name, behind in ways.items()
-        if behind is not None and _does_nothing(behind(module))
+        if behind is not None and is_empty(behind(module), ".core.hooks")
     }
-
-
-def _does_nothing(hook: Callable[..., Any] | None) -> bool:
-    """Whether a hook is Lightning's own, as it came: all of those do nothing."""
-    function = getattr(hook, "__func__", None)
-    module = str(getattr(function, "__globals__", {}).get("__name__"))
-    return is_lightnings(module) and module.endswith(".core.hooks")

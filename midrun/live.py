@@ -42,5 +42,4 @@ def _in_time(steps: Callable[[], Steps], asked: float) -> Steps:
     """Do a task, unless it begins so late, after a hold, that who has asked has gone."""
     if time.monotonic() > asked + LIVE_PATIENCE:
         raise TimedOut("nobody waits for it any more")
-    made = yield from steps()
-    return made
+    return (yield from steps())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from midrun.artifacts import write_text
 from midrun.command import STEP, Command
 from midrun.commands.artifacts import Labelled
 from midrun.commands.kind import Kind
@@ -43,9 +44,8 @@ class _Capture(Kind):
 
     def _write(self, run: Run, args: Labelled, command: Command, text: str) -> dict[str, Any]:
         word, suffix = self.inspector.name, self.inspector.suffix
-        result = run.store.write(
-            "debug", lambda path: Path(path).write_text(text), command, args.label, word=word, suffix=suffix
-        )
+        write = partial(write_text, text)
+        result = run.store.write("debug", write, command, args.label, word=word, suffix=suffix)
         run.inspection.last[word] = result["artifact"]
         return result
 

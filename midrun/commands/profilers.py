@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from midrun.artifacts import write_text
 from midrun.command import Change, Command
 from midrun.commands.artifacts import Labelled
 from midrun.commands.kind import Arguments, Kind
@@ -67,7 +67,6 @@ class SetLightningProfiler(Kind):
         old, found = run.profilers.set(args.profiler)
         written = {}
         if found:
-            written = run.store.write(
-                "debug", lambda path: Path(path).write_text(found), command, None, word=f"{old}-profiler", suffix="txt"
-            )
+            write = partial(write_text, found)
+            written = run.store.write("debug", write, command, None, word=f"{old}-profiler", suffix="txt")
         return {**written, "changes": [Change(what="lightning_profiler", old=old, new=args.profiler)]}
