@@ -178,7 +178,7 @@ class Store:
 
 def write_text(text: str, path: str) -> None:
     """Write a text, as one of the functions that a store has make a file."""
-    Path(path).write_text(text)
+    Path(path).write_text(text, encoding="utf-8")
 
 
 class Artifacts(Dir):

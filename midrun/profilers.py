@@ -18,6 +18,7 @@ from lightning.pytorch.profilers import (
     SimpleProfiler,
 )
 
+from midrun.artifacts import write_text
 from midrun.command import STEP
 from midrun.fs.faults import Conflict
 from midrun.fs.later import Later
@@ -142,4 +143,4 @@ def write_profile(profiler: Any, path: str) -> None:  # noqa: ANN401 - torch's p
     profiler.export_chrome_trace(str(directory / "trace.json"))
     averages = profiler.key_averages()
     key = "self_cuda_time_total" if any(event.device_time_total for event in averages) else "self_cpu_time_total"
-    (directory / "table.txt").write_text(averages.table(sort_by=key, row_limit=_ROWS))
+    write_text(averages.table(sort_by=key, row_limit=_ROWS), str(directory / "table.txt"))
