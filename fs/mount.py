@@ -147,7 +147,7 @@ def _check_rights() -> None:
     """Only root mounts; for others the program fusermount3 does, which is root's and needs leave to act as root."""
     if os.geteuid() == 0:
         return
-    if re.search(r"^NoNewPrivs:\s*1", Path("/proc/self/status").read_text(), re.MULTILINE):
+    if re.search(r"^NoNewPrivs:\s*1", Path("/proc/self/status").read_text(encoding="utf-8"), re.MULTILINE):
         raise Unmountable(
             "this process may gain no rights (no_new_privs is set), so fusermount3 can't mount for it: allow it,"
             " as with NoNewPrivileges=no in a systemd unit or without --security-opt no-new-privileges in a container"

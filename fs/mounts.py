@@ -149,7 +149,7 @@ def _remove(mount: TableLine) -> None:
     minor = mount.device.partition(":")[2]
     # The control file system need not be mounted. The number may have gone to another mount meanwhile; what was opened
     # while this one is in the table is this one's.
-    with suppress(OSError), Path(f"/sys/fs/fuse/connections/{minor}/abort").open("w") as abort:
+    with suppress(OSError), Path(f"/sys/fs/fuse/connections/{minor}/abort").open("w", encoding="ascii") as abort:
         if mount in table():
             abort.write("1")
     libc = ctypes.CDLL(None, use_errno=True)

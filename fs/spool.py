@@ -334,7 +334,7 @@ class Spool:
         self._rejected = sum(1 for _ in self._files("rejected"))
         self.used = {path.stem for state in STATES for path in self._files(state)}
         with suppress(FileNotFoundError):
-            self.used.update((self.directory / _IDS).read_text(errors="replace").split())
+            self.used.update((self.directory / _IDS).read_text(encoding="utf-8", errors="replace").split())
 
     def _settle(self) -> None:
         """Of a record that a crash has left in two directories, keep the one that came further."""

@@ -124,7 +124,7 @@ def _below(pid: int) -> list[int]:
 
 def _child(pid: int) -> ChildRecord | None:
     with suppress(OSError, IndexError):  # It has ended.
-        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
         return ChildRecord(pid=pid, name=name, resident=resident(pid))
     return None
 

@@ -154,7 +154,7 @@ class Records:
 def process(pid: int) -> Process | None:
     """Return what the kernel says of a process; None where there is none, or where that can't be known."""
     with suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return Process(fields[0], int(fields[19]))
     return None
 
@@ -162,5 +162,5 @@ def process(pid: int) -> Process | None:
 def boot_id() -> str:
     """Return what identifies the boot of this host; empty where that can't be known."""
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

@@ -239,7 +239,7 @@ def _writes(process: Path, pipe: Path) -> bool:
 
 
 def _is_open_for_writing(info: Path) -> bool:
-    flags = next(line for line in info.read_text().splitlines() if line.startswith("flags:"))
+    flags = next(line for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("flags:"))
     return int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 

@@ -115,7 +115,7 @@ class Scripts:
             return  # Somebody does not want it.
         mode = stat.S_IMODE(script.stat().st_mode) if is_there else 0o644
         written = aside(script)
-        written.write_text(text)
+        written.write_text(text, encoding="utf-8")
         written.chmod(mode)
         written.replace(script)  # Not waited for: what a crash takes is made again.
         made[path] = digest

@@ -44,7 +44,7 @@ def captured(model: Shape, root: Path, kind: str, **args: Any) -> str:
     record = outcome(run, sent[0])
     assert record["status"] == "succeeded", record
     assert record["result"] is not None
-    return Path(record["result"]["artifact"]["path"]).read_text()
+    return Path(record["result"]["artifact"]["path"]).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -157,3 +158,27 @@ def test_hyperparameters_of_a_hundred_megabytes_are_cut_and_cost_no_time(tmp_pat
     fitting = trainer(tmp_path)
     fitting.fit(Model(list(range(5_000_000))), batches(1))
     assert fitting.global_step == 1
+
+
+IN_ASCII = """
+import locale, sys
+from pathlib import Path
+from tests.midrun.shapes import Forward
+from tests.midrun.test_inspectors import captured
+assert locale.getpreferredencoding(False) == "ANSI_X3.4-1968"
+captured(Forward(), Path(sys.argv[1]), "torchinfo_capture")
+assert "\\u251c" in Path(next(Path(sys.argv[1]).rglob("torchinfo*"))).read_text(encoding="utf-8")
+"""
+
+
+def test_a_run_whose_locale_knows_ascii_alone_is_shown_and_steered_like_any_other(tmp_path: Path) -> None:
+    ascii_alone = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ASCII, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **ascii_alone},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    assert b"failed" not in done.stderr
