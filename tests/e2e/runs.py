@@ -254,7 +254,11 @@ class Run:
         """Wait until a trainer that trains until enough has made so many more steps; nobody asks midrun for it."""
         wait_for((self.root / "steps").exists, "the first steps")
         first = self.mark("steps")
-        wait_for(lambda: self.mark("steps") >= first + steps, f"{steps} more steps")
+        try:
+            wait_for(lambda: self.mark("steps") >= first + steps, f"{steps} more steps")
+        except AssertionError as error:
+            error.add_note(self.told())
+            raise
 
     @property
     def out(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.conftest import Report, Start
+from tests.e2e.runs import Run
 from tests.processes import wait_for
 
 HOOKS = """
@@ -28,6 +29,18 @@ CHECKS = (
     "response_schema_conformance",
 )
 """What holds of any run. That what is valid is also taken depends on the run: there may be nothing to continue."""
+
+
+def trains_on(run: Run) -> None:
+    """Wait until it has made more steps; let go of every hold that was asked for, and of which one may yet begin."""
+    first = run.mark("steps")
+
+    def has_trained() -> bool:
+        if run.shown("holds/index.json")["active"] is not None:
+            run.post("/control/continue")
+        return bool(run.mark("steps") >= first + 20)
+
+    wait_for(has_trained, "20 more steps", every=0.1)
 
 
 def test_a_run_that_is_sent_anything_at_all_does_as_documented_and_trains_on(
@@ -61,9 +74,7 @@ def test_a_run_that_is_sent_anything_at_all_does_as_documented_and_trains_on(
     found = re.search(r"([\d,]+) generated", ran.stdout)
     assert found is not None, ran.stdout
     report("cases", int(found[1].replace(",", "")))
-    while run.shown("holds/index.json")["active"] is not None:
-        run.post("/control/continue")
-    run.passes(20)
+    trains_on(run)
     services = run.shown("state/services.json")["services"]
     assert {service["state"] for service in services.values()} <= {"running", "off"}, services
     # As every bug of midrun's own is told.
