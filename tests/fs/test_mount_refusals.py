@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sysconfig
 import tempfile
 from collections.abc import Iterator
@@ -119,6 +120,14 @@ def test_without_dev_fuse_it_says_how_to_allow_it() -> None:
         with failing(before=OWN_MOUNTS + cover) as reason:
             assert "/dev/fuse" in reason
             assert "--device /dev/fuse --cap-add SYS_ADMIN" in reason
+
+
+@needs_root
+def test_a_user_who_may_not_open_dev_fuse_is_told_what_root_has_to_do(tmp_path: Path) -> None:
+    os.mknod(tmp_path / "fuse", stat.S_IFCHR | 0o600, os.makedev(10, 229))
+    with failing(before=OWN_MOUNTS + covered(str(tmp_path / "fuse"), "/dev/fuse") + BE_NOBODY) as reason:
+        assert "this user may not open /dev/fuse" in reason
+        assert "chmod 666 /dev/fuse" in reason
 
 
 @needs_root
