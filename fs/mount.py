@@ -142,7 +142,7 @@ def _check_device() -> None:
     if not stat.S_ISCHR(device.st_mode) or device.st_rdev != _NUMBER:
         raise Unmountable(f"{_DEVICE} is not the FUSE device: {_ALLOW}")
     if not os.access(_DEVICE, os.R_OK | os.W_OK, effective_ids=True):
-        raise Unmountable(f"this user may not open {_DEVICE}: have root run chmod 666 {_DEVICE}, as udev does by itself")
+        raise Unmountable(f"this user may not open {_DEVICE}: have root run chmod 666 {_DEVICE}, as udev would")
 
 
 def _check_rights() -> None:

@@ -1,32 +1,36 @@
-"""History: the metrics and learning rates since the session started, for charts.
+"""History: the metrics and learning rates of every step, on the disk, and of this session in memory, for charts.
 
-A thread of its own looks at the run's newest sample a few times a second and keeps what is new in it. The training
-thread does nothing for that, and pays nothing: what it logs between two looks is not kept. `History` is the store and
-`HistoryFiles` the directory that shows it.
+Training leaves its samples in a row and pays for nothing else. A thread of its own takes them a few times a second,
+writes what is new in them, and keeps the newest of it in memory. `History` is the store and `HistoryFiles` the
+directory that shows it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import compress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
-
-from torch import Tensor
 
 from midrun.fs.names import escape
 from midrun.fs.schema import schema_of
+from midrun.fs.segments import Segment
 from midrun.fs.tracebacks import last_line
-from midrun.fs.tree import Dir, Leaf, file
-from midrun.sample import NOTHING, Sample, Scalar
-from midrun.series import Series, is_equal
+from midrun.fs.tree import Dir, Leaf, Link, file
+from midrun.logged import Block, Logged, Noted
+from midrun.sample import Sample
+from midrun.series import Series
 from midrun.services import Service
-from midrun.targets import path_of
 from midrun.worker import Worker
 
 if TYPE_CHECKING:
     from midrun.run import Run
 
+FOLDER = "history"
+"""Its name in the run directory."""
 INTERVAL = 0.25
 """Seconds between two looks, at least."""
 MOST_POINTS = 1024
@@ -35,20 +39,22 @@ FEWEST_POINTS = 32
 MOST_NUMBERS = 2_000_000
 """Numbers in all series together: where there are many, each keeps fewer points."""
 MOST_SERIES = 5_000
-_SHARE = 0.01
-"""Of a processor: with hundreds of metrics looks become rarer, since Python runs in one thread at a time."""
+_FLUSH_EVERY = 1.0
+"""Seconds between two writings to the disk, which is what a killed process may lose."""
 _STOP_PATIENCE = 0.5
 """Seconds for the last look, and for the thread to end."""
 _SUFFIX = ".csv"
 
 
 class Index(TypedDict):
-    """What there is a history of."""
+    """What there is a history of in this session."""
 
     interval: float
-    """Seconds between two looks, at least: of what was logged in between, the last is kept."""
+    """Seconds between two looks, at least: of what was logged in between, a series has the last, the disk all."""
     left_out: int
     """How many names more than there is room for there were at most."""
+    lost: int
+    """How many samples or rows are not on the disk, because it took nothing, or not fast enough."""
     series: dict[str, str]
     """The file of each, beside this one, by its unescaped name."""
 
@@ -56,33 +62,48 @@ class Index(TypedDict):
 class History:
     """The points of one session: each fit, also of the same model in the same directory, starts anew.
 
-    A metric gets a point when it was logged anew: its value differs from that of the last point, or its tensor is
-    another one. Lightning makes a new tensor for each value and shows it until the next: a point at each look would
-    make a plateau of an epoch's metric that nobody has logged. A plain float, which is there only where somebody writes
-    to `callback_metrics`, has no such identity: it gets a point when its value changes. A learning rate is always
-    there, so one that stays has two points: where it began and where it was seen last.
+    What counts as a point is said in `logged`. A learning rate is always there, so one that stays has two points in its
+    series: where it began and where it was seen last.
 
-    The step of a point is how many optimizer steps were done at the safe point where it was first seen: on a device,
-    with manual optimization and in a hold, that may be the one before the step that followed from it.
+    The step of a point is how many optimizer steps were done at the end of its batch.
 
     Parameters
     ----------
-    look
-        Return the newest sample that is worth noting, or None.
+    noted
+        The samples of which it is told.
+    parent
+        Where its files go.
+    function
+        What runs: `fit`, `validate`, `test` or `predict`.
     service
-        Where it is told whether looking works.
+        Where it is told whether this works.
+    look
+        Called a few times a second; tells whether samples may be read now.
     """
 
-    def __init__(self, look: Callable[[], Sample | None], service: Service) -> None:
+    def __init__(
+        self,
+        noted: Noted,
+        parent: Path,
+        function: Callable[[], str],
+        service: Service,
+        look: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._noted, self._parent, self._function = noted, parent, function
         self._look = look
         self._service = service
         self._faults: dict[str, str] = {}
         # What is no Exception, as a panic of Rust code, comes to the worker.
-        self._worker = Worker("midrun-history", lambda text, _: service.fail(text), self._tick, INTERVAL)
-        self._seen = NOTHING
-        self._rests_until = 0.0
-        self._last: dict[str, tuple[Tensor | None, float]] = {}
-        """What each metric's last point came from. Its memory is held, so that no other tensor can have it."""
+        self._worker = Worker("midrun-history", lambda text, _: service.fail(text), self._take, INTERVAL)
+        self._logged = Logged()
+        self._segment: Segment | None = None
+        self._step = 0
+        """The last sample's."""
+        self._flushed = -_FLUSH_EVERY
+        self._is_stuck = False
+        """Whether the disk has not taken what it was last given."""
+        self._lost = 0
+        """Rows that earlier segments have lost."""
         self._lock = threading.Lock()
         """Held while points are added and while they are shown. The training thread never wants it."""
         self._series: dict[str, Series] = {}
@@ -98,66 +119,95 @@ class History:
 
     def stop(self) -> None:
         """Look once more, and end."""
-        self._worker.put(self._take)
+        self._worker.put(self._end)
         self._worker.stop(_STOP_PATIENCE)
 
     # ---- its own thread
 
-    def _tick(self) -> None:
-        if time.monotonic() >= self._rests_until:
-            self._take()
+    def _end(self) -> None:
+        self._write(self._logged.steady())
+        self._flushed = -_FLUSH_EVERY
+        self._take(late=True)
 
-    def _take(self) -> None:
-        """Look, and note what is new."""
-        began = time.thread_time()
+    def _take(self, *, late: bool = False) -> None:
+        """Take the samples that have come, and note what is new in them."""
         try:
-            sample = self._look()
-            if sample is None or sample is self._seen:
-                return
-            self._seen = sample
-            self.note(sample)
-        except Exception as error:  # noqa: BLE001 - whatever became of the device, the next sample may be better
+            if self._look():
+                self.note(self._noted.take(late=late))
+                self._flush()
+        except Exception as error:  # noqa: BLE001 - whatever became of the device or the disk, the next may be better
             # One kind is told once, also where its message has an address in it that changes.
             self._service.fail(self._faults.setdefault(type(error).__name__, last_line(error)))
         else:
-            self._service.run()
-        self._rests_until = time.monotonic() + (time.thread_time() - began) / _SHARE
+            if not self._is_stuck:
+                self._service.run()
 
-    def note(self, sample: Sample) -> None:
-        """Add what is new in a sample; waits for a device that still computes one of its values."""
-        values = sample.values()
-        rates = {
-            path_of(number, group, "lr"): rate
-            for number, groups in enumerate(values.rates)
-            for group, rate in enumerate(groups)
-            if sample.rates[number][group] is not None
-        }
-        logged = {
-            name: value
-            for name, value in values.metrics.items()
-            if name not in rates and self._is_new(name, sample.metrics[name], value)
-        }
-        step, moment = sample.global_step, sample.time
+    def note(self, samples: Sequence[Sample]) -> None:
+        """Add what is new in samples; waits for a device that still computes one of their values.
+
+        A step that goes back, as after a tuner's trial, begins another segment.
+        """
+        start = 0
+        for place, sample in enumerate(samples):
+            if sample.global_step < self._step:
+                self._add(samples[start:place])
+                self._end_segment()
+                start = place
+            self._step = sample.global_step
+        self._add(samples[start:])
+
+    def _add(self, samples: Sequence[Sample]) -> None:
+        if not samples:
+            return
+        blocks = self._logged.new_in(samples)
+        newest: dict[str, tuple[int, float, float]] = {}
+        for block in blocks:
+            at = (block.steps[-1], block.times[-1])
+            newest.update((name, (*at, value)) for name, value in zip(block.names, block.rows[-1], strict=True))
         with self._lock:
-            self._make_room([*rates, *logged])
-            for name, rate in rates.items():
+            self._make_room(newest)
+            for name, point in newest.items():
+                if name in self._series and name not in self._logged.rates:
+                    self._series[name].append(*point)
+            for name, rate in self._logged.rates.items():
                 if name in self._series:
-                    self._series[name].prolong(step, moment, rate)
-            for name, value in logged.items():
-                if name in self._series:
-                    self._series[name].append(step, moment, value)
-                    scalar = sample.metrics[name]
-                    # Its memory alone: a metric that was logged with its graph would hold that too.
-                    self._last[name] = (scalar.detach() if isinstance(scalar, Tensor) else None, value)
+                    self._series[name].prolong(samples[-1].global_step, samples[-1].time, rate)
+        if self._segment is None and blocks:
+            first = samples[0]
+            self._segment = Segment(self._parent, self._function(), first.time, first.global_step)
+        self._write(blocks)
 
-    def _is_new(self, name: str, scalar: Scalar, value: float) -> bool:
-        if name not in self._last:
-            return True
-        tensor, before = self._last[name]
-        if not is_equal(value, before):
-            return True
-        # Lightning hands out one value as several tensors, which share its memory.
-        return isinstance(scalar, Tensor) and (tensor is None or scalar.data_ptr() != tensor.data_ptr())
+    def _write(self, blocks: Iterable[Block]) -> None:
+        if self._segment is not None:
+            for block in blocks:
+                self._segment.append(*(self._admitted(block) if self._left_out else block))
+
+    def _flush(self) -> None:
+        """Have the disk take what was added, as far as it does, unless that was tried a moment ago."""
+        now = time.monotonic()
+        if self._segment is None or now - self._flushed < _FLUSH_EVERY:
+            return
+        self._flushed, self._is_stuck = now, True
+        try:
+            self._segment.flush()
+        except FileNotFoundError:
+            self._end_segment()  # Somebody has tidied up: what comes goes to another segment.
+            raise
+        self._is_stuck = False
+
+    def _admitted(self, block: Block) -> Block:
+        """Return a block without the names for which there is no room."""
+        admitted = [name in self._series for name in block.names]
+        names = tuple(compress(block.names, admitted))
+        return block._replace(names=names, rows=[[*compress(row, admitted)] for row in block.rows])
+
+    def _end_segment(self) -> None:
+        """End the segment; what the disk does not take by now is lost."""
+        if self._segment is not None:
+            with suppress(OSError):
+                self._segment.flush()
+            self._lost += self._segment.lost + self._segment.waiting
+        self._segment = None
 
     def _make_room(self, names: Iterable[str]) -> None:
         """Make a series for each name that has none, and all of them shorter where they become too many."""
@@ -191,22 +241,32 @@ class History:
     @property
     def index(self) -> Index:
         """What there is a history of."""
-        series = {name: escape(_file_of(name)) for name in self.names}
-        return Index(interval=INTERVAL, left_out=self._left_out, series=series)
+        segment = self._segment
+        return Index(
+            interval=INTERVAL,
+            left_out=self._left_out,
+            lost=self._noted.lost + self._lost + (0 if segment is None else segment.lost),
+            series={name: escape(_file_of(name)) for name in self.names},
+        )
 
 
 class HistoryFiles(Dir):
-    """The metrics and learning rates since this session of the run started, for charts: a CSV file for each.
+    """The metrics and learning rates since this session of the run started: a CSV file for each, and the disk's files.
 
-    A look is taken up to four times a second, and a series keeps its newest 1024 points and, before them, as many at
-    most, evenly spread over the session; with more than 325 series, fewer. The names are those of `state/metrics/` and,
-    for learning rates, those of the control log: `optimizers/0/groups/0/lr`.
+    Of each look, up to four a second, a series has the last value; it keeps its newest 1024 points and, before them, as
+    many at most, evenly spread over the session; with more than 325 series, fewer. Every value of every step is on the
+    disk, see `rows`. The names are those of `state/metrics/` and, for learning rates, those of the control log:
+    `optimizers/0/groups/0/lr`.
     """
 
     placeholder = f"<name>{_SUFFIX}"
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self.rows = Link(
+            lambda: str(run.directory / FOLDER),
+            "Every value of every step, of all sessions: a directory for each, with float64 rows and `columns.json`.",
+        )
 
     @file("index.json")
     def index(self) -> Index:

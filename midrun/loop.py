@@ -261,6 +261,8 @@ class Loop:
             if names and not result["has_reset"]:
                 value = result["_forward_cache"]
                 if isinstance(value, Tensor):
+                    if value.requires_grad:  # Samples wait to be written down, and a graph holds a batch's activations.
+                        value = value.detach()
                     for name in names:
                         metrics[name] = value
         copies = copies_of(metrics, rates) if self._on_device else ()

@@ -25,6 +25,7 @@ from midrun.fs.answers import Answers
 from midrun.fs.page import Page
 from midrun.fs.tracebacks import trace
 from midrun.fs.verbs import Tree
+from midrun.history import FOLDER as HISTORY
 from midrun.history import History
 from midrun.hold import Holds
 from midrun.inspectors import Inspection
@@ -122,7 +123,13 @@ class Run:
         self.cuda = Cuda()
         self.pace = Pace(lambda: self.loop.limits)
         self.turns = Turns(self, self._page)
-        self.history = History(self.turns.look, self.services["history"])
+        self.history = History(
+            self.turns.noted,
+            self.directory / HISTORY,
+            lambda: self.loop.function,
+            self.services["history"],
+            self.turns.look,
+        )
         self.root = Root(self)
         self.tree = Tree(self.root, aside=self._slow.put, refused=self.control_errors.add)
         self._answers = Answers(self.tree, self._page)
@@ -172,6 +179,7 @@ class Run:
             self.pipeline.spoil,
             self.finite_check.stop,
             lambda: self.turns.publish(self.sample.batch),
+            self.turns.note,
             self.history.stop,
             lambda: self.queue.stop(_STOP_PATIENCE),
             self.loop.close,

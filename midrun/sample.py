@@ -28,6 +28,10 @@ Rates = Sequence[Sequence[Scalar | None]]
 """The learning rates, per optimizer and parameter group; None where a group has none."""
 
 
+ScalarPlace = tuple[str, int, int]
+"""Where in a sample a scalar is: a metric's name with -1 and -1, or "" and the numbers of an optimizer and a group."""
+
+
 class Sample(NamedTuple):
     """What a run looked like at one safe point."""
 
@@ -39,8 +43,8 @@ class Sample(NamedTuple):
     """When it was taken. Seconds since 1970."""
     metrics: Mapping[str, Scalar]
     rates: Rates
-    copies: tuple[tuple[list[tuple[str, int, int]], HostCopy], ...] = ()
-    """For each device, the places of its scalars and their copy; see `_placed`."""
+    copies: tuple[tuple[list[ScalarPlace], HostCopy], ...] = ()
+    """For each device, the places of its scalars and their copy."""
 
     @property
     def arrived(self) -> bool:
@@ -52,14 +56,19 @@ class Sample(NamedTuple):
         value = self.metrics.get(name)
         return value is not None and (not isinstance(value, torch.Tensor) or is_real_scalar(value))
 
-    def values(self) -> Values:
-        """Return every value as a float; waits for a device that still computes one."""
-        copied: dict[tuple[str, int, int], float] = {}
+    def copied(self) -> dict[ScalarPlace, float]:
+        """Return the values that come from a device; waits for one that still computes them."""
+        copied: dict[ScalarPlace, float] = {}
         for places, copy in self.copies:
             copied.update(zip(places, copy.values(), strict=True))
+        return copied
 
-        def number(place: tuple[str, int, int], scalar: Scalar | None) -> float | None:
-            return copied[place] if place in copied else _number(scalar)
+    def values(self) -> Values:
+        """Return every value as a float; waits for a device that still computes one."""
+        copied = self.copied()
+
+        def number(place: ScalarPlace, scalar: Scalar | None) -> float | None:
+            return copied[place] if place in copied else number_here(scalar)
 
         metrics = {name: number((name, -1, -1), scalar) for name, scalar in self.metrics.items()}
         rates = [
@@ -121,9 +130,9 @@ class Reading:
         return read[1]
 
 
-def copies_of(metrics: Mapping[str, Scalar], rates: Rates) -> tuple[tuple[list[tuple[str, int, int]], HostCopy], ...]:
+def copies_of(metrics: Mapping[str, Scalar], rates: Rates) -> tuple[tuple[list[ScalarPlace], HostCopy], ...]:
     """Start one copy to the host for each device that holds scalars, and return them as `Sample.copies`."""
-    by_device: dict[torch.device, list[tuple[tuple[str, int, int], torch.Tensor]]] = {}
+    by_device: dict[torch.device, list[tuple[ScalarPlace, torch.Tensor]]] = {}
     for place, scalar in _placed(metrics, rates):
         if isinstance(scalar, torch.Tensor) and scalar.device.type != "cpu" and is_real_scalar(scalar):
             by_device.setdefault(scalar.device, []).append((place, scalar))
@@ -135,14 +144,14 @@ def copies_of(metrics: Mapping[str, Scalar], rates: Rates) -> tuple[tuple[list[t
     return tuple(copies)
 
 
-def _placed(metrics: Mapping[str, Scalar], rates: Rates) -> Iterable[tuple[tuple[str, int, int], Scalar | None]]:
-    """Iterate over the scalars with their places: a metric's name, or the numbers of an optimizer and its group."""
+def _placed(metrics: Mapping[str, Scalar], rates: Rates) -> Iterable[tuple[ScalarPlace, Scalar | None]]:
+    """Iterate over the scalars with their places."""
     yield from (((name, -1, -1), scalar) for name, scalar in metrics.items())
     for optimizer, groups in enumerate(rates):
         yield from ((("", optimizer, group), rate) for group, rate in enumerate(groups))
 
 
-def _number(scalar: object) -> float | None:
+def number_here(scalar: object) -> float | None:
     """Return a scalar that is on the host as a float; None for what is no real number, whoever put it there."""
     if isinstance(scalar, torch.Tensor):
         # A tensor on a device is in the copies, unless the copy could not be made: it is never waited for here.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from midrun.command import STEP
 from midrun.fs.tracebacks import trace
 from midrun.hooks import Halt
+from midrun.logged import Noted
 from midrun.sample import NOTHING, Sample
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Turns:
         self._run, self._loop, self._points, self._pipeline = run, run.loop, run.points, run.pipeline
         self._page, self._asks = page, page.asks
         self._sample: Sample = NOTHING
+        self.noted = Noted()
+        """The samples of the history: of the end of each batch, and of what comes between batches."""
+        self._waiting = self.noted.waiting
         self._steady = False
         """Whether whoever looks may take the sample of a safe point before an optimizer step."""
         self._stepping: list[Sample] | None = None
@@ -64,7 +68,11 @@ class Turns:
         code that is not in the processor's cache.
         """
         try:
-            self._sample = self._loop.sample(batch_idx)
+            sample = self._sample = self._loop.sample(batch_idx)
+            if len(self._waiting) < self.noted.room:  # As `Noted.add`.
+                self._waiting.append(sample)
+            else:
+                self.noted.lost += 1
         except Exception as error:  # noqa: BLE001 - as in `publish`
             self._unreadable(error)
         self._stepping = None
@@ -80,6 +88,7 @@ class Turns:
     def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
         self.publish(batch_idx)
+        self.note()
         self._yield_gil()
         with self._loop.flight.at(batch):
             self._points.reach_evaluation()
@@ -97,6 +106,7 @@ class Turns:
         """Show also what has been logged since the last safe point, in what came after it in the same hook."""
         if self._stepping is None:
             self.publish(self._sample.batch)
+            self.note()
         elif self._stepping:
             self._stepping = []  # Somebody has looked before it was logged.
 
@@ -109,6 +119,7 @@ class Turns:
     def turn(self) -> None:
         """Show a sample where a stage begins or ends."""
         self._turn(self.sample.batch if self._loop.stage == "train" else None)
+        self.note()
 
     def end_epoch(self) -> None:
         """Show a sample, and do what is due, at the end of an epoch of training."""
@@ -136,6 +147,7 @@ class Turns:
     def leave_validation(self) -> None:
         """Go back to where training is."""
         self._turn(self._batch_aside)
+        self.note()
 
     def publish(self, batch: int | None) -> None:
         """Take a sample, where `batch` is the index of the batch, and show it."""
@@ -144,6 +156,16 @@ class Turns:
         except Exception as error:  # noqa: BLE001 - whatever the loop's insides do, training goes on
             self._unreadable(error)
         self._stepping = None
+
+    def note(self) -> None:
+        """Have the history note the sample that is shown, unless it tells of nothing that counts.
+
+        Until a fit has its first batch there is nothing but what the sanity check has logged, which Lightning forgets.
+        Nor is a sample noted that training makes in a hold: the values of a batch belong to the step that ends it.
+        """
+        sample = self._sample
+        if self._loop.stage != "sanity_check" and not (sample.batch is None and self._loop.is_fitting):
+            self.noted.add(sample)
 
     def _turn(self, batch: int | None) -> None:
         """Show a sample, and void what faces have kept."""
@@ -179,18 +201,15 @@ class Turns:
             stepping.append(taken)
         return stepping[0]
 
-    def look(self) -> Sample | None:
-        """Return the newest sample, as a history takes it, or None where it tells of nothing that counts.
+    def look(self) -> bool:
+        """Have the pace of training noted, as another thread does a few times a second; tell whether it may go on.
 
-        Before an optimizer step it is mostly the one of the batch before, so that a value's step is that at the end of
-        its batch. Until a fit has its first batch there is nothing but what the sanity check has logged, which
-        Lightning forgets.
+        While an inspector watches all that torch does, what another thread does with tensors would be part of it.
         """
         before, sample = self._loop.stage, self._sample
-        stages = {before, self._loop.stage}
-        noteworthy = None if (sample.batch is None and self._loop.is_fitting) or "sanity_check" in stages else sample
-        self._run.pace.note(noteworthy if stages == {"train"} else None, held=self._run.holds.standing is not None)
-        return noteworthy
+        is_training = before == self._loop.stage == "train" and (sample.batch is not None or not self._loop.is_fitting)
+        self._run.pace.note(sample if is_training else None, held=self._run.holds.standing is not None)
+        return not self._run.inspection.is_drawing
 
     @property
     def batch(self) -> int | None:

@@ -27,20 +27,23 @@ RUN = "Midrun-Run-Id"
 """The header that says which run a request is meant for: a port that one run has left may be another's next."""
 AGE = "X-Midrun-Age"
 """The header that says by how many seconds an answer is old; without it, it is current."""
-NUMBER = "[1-9][0-9]{0,17}"
+NUMBER, COUNT = "0|[1-9][0-9]{0,17}", "[1-9][0-9]{0,17}"
+"""Patterns of whole numbers: from 0 on, and from 1 on."""
 KEY_PATTERN = f"^{LEGAL_ID.pattern}$"
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query argument: one of a few words, a number, or any text."""
+    """A query argument: one of a few words, text of a pattern, or any text."""
 
     name: str
     doc: str
     choices: tuple[str, ...] = ()
     default: str = ""
-    is_number: bool = False
-    """Whether it is a whole number from 1 on."""
+    pattern: str = ""
+    """What the whole text must match: a regular expression, in what Python's and JSON Schema's have in common."""
+    expected: str = ""
+    """The pattern in words."""
     longest: int | None = None
     """Characters in the longest text; None where only the length of a whole request is limited."""
     least: int = 0
@@ -177,8 +180,8 @@ def _mistakes(query: Query, value: str, count: int) -> list[FieldError]:
         return [_wrong(query.name, f"given more than {often}: leave out {value!a:.100}", "repeated")]
     if query.choices and value not in query.choices:
         return [_wrong(query.name, f"expected {' or '.join(query.choices)}, not {value!a:.100}", "enum")]
-    if query.is_number and not re.fullmatch(NUMBER, value):
-        return [_wrong(query.name, f"expected a whole number from 1 on, not {value!a:.100}", "int_parsing")]
+    if query.pattern and not re.fullmatch(query.pattern, value):
+        return [_wrong(query.name, f"expected {query.expected}, not {value!a:.100}", "string_pattern_mismatch")]
     if query.longest is not None and len(value) > query.longest:
         message = f"expected at most {query.longest} characters, not the {len(value)} of {value[:60]!a}…"
         return [_wrong(query.name, message, "string_too_long")]

@@ -29,7 +29,7 @@ from midrun.fs.faults import (
 from midrun.fs.render import NONFINITE
 from midrun.fs.schema import schema_of
 from midrun.fs.verbs import Description
-from midrun.web.calls import AGE, JSON, KEY, KEY_PATTERN, NUMBER, RUN, TEXT, Header, Query, Route
+from midrun.web.calls import AGE, JSON, KEY, KEY_PATTERN, RUN, TEXT, Header, Query, Route
 from midrun.web.nodes import Late, Shown
 
 if TYPE_CHECKING:
@@ -274,8 +274,8 @@ def _query_parameter(query: Query) -> Schema:
     schema: Schema = {"type": "string"}
     if query.choices:
         schema |= {"enum": list(query.choices)} | ({"default": query.default} if query.default else {})
-    if query.is_number:
-        schema["pattern"] = f"^{NUMBER}$"
+    if query.pattern:
+        schema["pattern"] = f"^({query.pattern})$"
     if query.longest is not None:
         schema["maxLength"] = query.longest
     parameter = {"name": query.name, "in": "query", "required": query.least > 0, "description": query.doc}

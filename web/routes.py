@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import trio
 
+from midrun.fs import segments
 from midrun.fs.faults import Fault, Gone, TimedOut
 from midrun.fs.schema import schema_of
-from midrun.web import artifacts, nodes, openapi, pages, poll
-from midrun.web.calls import JSON, TEXT, Answer, Call, Query, Route, document
+from midrun.web import artifacts, history, nodes, openapi, pages, poll
+from midrun.web.calls import COUNT, JSON, TEXT, Answer, Call, Query, Route, document
 from midrun.web.site import Site
 
 _SUMMARY = "state/index.json"
@@ -29,7 +30,12 @@ _FORMAT = Query(
 
 _HISTORY = (
     Query("enabled", "Whether it is recorded from now on.", ("true", "false")),
-    Query("max_entries", "How many of the newest allocations are kept: 100000 without it.", is_number=True),
+    Query(
+        "max_entries",
+        "How many of the newest allocations are kept: 100000 without it.",
+        pattern=COUNT,
+        expected="a whole number from 1 on",
+    ),
 )
 
 
@@ -82,6 +88,14 @@ ROUTES = (
         get=poll.show,
         query=poll.QUERY,
         shows={JSON: schema_of(poll.Polled)},
+    ),
+    Route(
+        "/history",
+        "The points of a metric or learning rate, of every session of the run; without a name, what there is",
+        node="history/rows",
+        get=history.show,
+        query=history.QUERY,
+        shows={JSON: {"anyOf": [schema_of(history.Names), schema_of(segments.Curve)]}},
     ),
     Route("/metrics", "The metrics", node="state/metrics/index.json", get=nodes.show),
     Route("/optimizers", "The optimizers", node="state/optimizers.json", get=nodes.show),

@@ -67,6 +67,8 @@ class Inspection:
         self._users = 0
         self._drawn: tuple[int | None, float] = (None, 0.0)
         """The batch in which something was drawn last, and for how many seconds in all."""
+        self.is_drawing = False
+        """Whether a forward pass is repeated just now, and perhaps all that torch does is watched."""
         self.last: dict[str, Written] = {}
         """What commands have written last, by inspector."""
 
@@ -103,10 +105,12 @@ class Inspection:
 
     def _draw(self, inspector: Inspector, package: Any, calls: Sequence[Call], depth: int) -> str:  # noqa: ANN401 - a module
         began = time.monotonic()
+        self.is_drawing = True
         try:
             with self._watch.paused(), _told(inspector), quiet(self._run.loop, gradients=inspector.gradients):
                 return inspector.draw(package, self._run.loop.module, calls, depth)
         finally:
+            self.is_drawing = False
             batch, spent = self._drawn
             here = self._run.loop.training_batch
             self._drawn = here, time.monotonic() - began + (spent if batch == here else 0.0)

@@ -214,7 +214,9 @@ for line in sys.stdin:
 """
 
 
-def test_no_line_that_was_added_is_lost_by_kill_and_one_that_it_cut_short_is_cut_off(tmp_path: Path, times: Callable[[int], int]) -> None:
+def test_no_line_that_was_added_is_lost_by_kill_and_one_cut_short_is_cut_off(
+    tmp_path: Path, times: Callable[[int], int]
+) -> None:
     path = tmp_path / "log"
     with subprocess.Popen(
         [sys.executable, "-c", KILLS, path, json.dumps(entry(args={"value": "x" * 5000}))],

@@ -22,8 +22,9 @@ from midrun import history
 from midrun.fs.names import escape
 from midrun.fs.tree import Dir
 from midrun.history import History, HistoryFiles
+from midrun.logged import Noted
 from midrun.run import Run
-from midrun.sample import NOTHING, Sample
+from midrun.sample import Sample
 from midrun.series import HEADER, Series
 from midrun.services import Service
 from tests.midrun.models import Staged, Watched, batches, document, read, run_of, threads, trainer
@@ -47,7 +48,6 @@ class Told(Service):
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have it look all the time, so that a test need not wait long."""
     monkeypatch.setattr(history, "INTERVAL", 0.001)
-    monkeypatch.setattr(history, "_SHARE", 1.0)
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -68,8 +68,17 @@ def values(text: str) -> list[float]:
     return [value for *_, value in rows(text)]
 
 
-def plain() -> History:
-    return History(lambda: None, Told())
+def plain(parent: Path = Path("/nowhere"), noted: Noted | None = None, told: Service | None = None) -> History:
+    """Make a history; one that is told of no place is not to write anything."""
+    return Unwritten(noted or Noted(), parent, lambda: "fit", told or Told())
+
+
+class Unwritten(History):
+    """A history that only writes where it has a place to."""
+
+    def _write(self, rows: Any) -> None:
+        if self._parent != Path("/nowhere"):
+            super()._write(rows)
 
 
 def sample(step: int, rates: Any = (), **metrics: Any) -> Sample:
@@ -180,28 +189,28 @@ def test_a_value_that_stays_has_two_points_the_second_of_which_moves() -> None:
 def test_a_tensor_that_stays_is_one_point_and_another_one_of_its_value_is_another() -> None:
     noted, loss = plain(), torch.tensor(0.5)
     for step, shown in enumerate([loss, loss, loss.detach(), torch.tensor(0.5), torch.tensor(0.5)]):
-        noted.note(sample(step, loss=shown))
+        noted.note([sample(step, loss=shown)])
     assert [step for step, *_ in rows(noted.csv("loss"))] == [0, 3, 4]
 
 
 def test_a_tensor_that_was_changed_in_place_is_another_point() -> None:
     noted, total = plain(), torch.tensor(1.0)
-    noted.note(sample(0, total=total))
+    noted.note([sample(0, total=total)])
     total += 1
-    noted.note(sample(1, total=total))
+    noted.note([sample(1, total=total)])
     assert values(noted.csv("total")) == [1.0, 2.0]
 
 
 def test_a_plain_number_is_a_point_when_it_changes() -> None:
     noted = plain()
     for step, value in enumerate([1, 1.0, math.nan, math.nan, 2.5]):
-        noted.note(sample(step, value=value))
+        noted.note([sample(step, value=value)])
     assert [step for step, *_ in rows(noted.csv("value"))] == [0, 2, 4]
 
 
 def test_what_is_no_number_has_no_series() -> None:
     noted = plain()
-    noted.note(sample(0, [[0.5, None]], odd=torch.zeros(2), text="no", loss=torch.tensor(1.0)))
+    noted.note([sample(0, [[0.5, None]], odd=torch.zeros(2), text="no", loss=torch.tensor(1.0))])
     assert noted.names == ["optimizers/0/groups/0/lr", "loss"]
 
 
@@ -209,9 +218,9 @@ def test_a_graph_is_not_kept() -> None:
     noted = plain()
     weight = torch.ones((), requires_grad=True)
     loss = weight * 2
-    noted.note(sample(0, loss=loss))
-    kept, _ = noted._last["loss"]
-    assert kept is not None
+    noted.note([sample(0, loss=loss)])
+    [kept] = noted._logged._scalars
+    assert isinstance(kept, Tensor)
     assert kept.grad_fn is None
 
 
@@ -224,13 +233,13 @@ def test_with_many_series_each_has_fewer_points_and_the_bound_holds(monkeypatch:
     for count in (1, 4, 5, 16):
         for _ in range(1100):
             step += 1
-            noted.note(sample(step, **{f"m{number}": float(step) for number in range(count)}))
+            noted.note([sample(step, **{f"m{number}": float(step) for number in range(count)})])
         points = [len(one) for one in noted._series.values()]
         assert 3 * sum(points) <= 6 * 256 * 4
         first = rows(noted.csv("m0"))
         assert (first[0][0], first[-1][0]) == (1, step)
     for number in range(16, 100):
-        noted.note(sample(step, **{f"m{number}": 1.0}))
+        noted.note([sample(step, **{f"m{number}": 1.0})])
     assert noted._limit == history.FEWEST_POINTS
 
 
@@ -238,7 +247,7 @@ def test_series_beyond_the_most_are_left_out_and_counted(monkeypatch: pytest.Mon
     monkeypatch.setattr(history, "MOST_SERIES", 3)
     noted = plain()
     for step in range(3):
-        noted.note(sample(step, [[0.5]], a=float(step), b=2.0, c=3.0, d=4.0))
+        noted.note([sample(step, [[0.5]], a=float(step), b=2.0, c=3.0, d=4.0)])
     assert noted.names == ["optimizers/0/groups/0/lr", "a", "b"]
     assert noted.index["left_out"] == 2
     assert len(rows(noted.csv("a"))) == 3
@@ -246,7 +255,7 @@ def test_series_beyond_the_most_are_left_out_and_counted(monkeypatch: pytest.Mon
 
 def test_the_defaults_keep_their_bounds_with_as_many_series_as_there_may_be() -> None:
     noted = plain()
-    noted.note(sample(0, **{str(number): 0.0 for number in range(history.MOST_SERIES + 1)}))
+    noted.note([sample(0, **{str(number): 0.0 for number in range(history.MOST_SERIES + 1)})])
     assert noted._limit >= history.FEWEST_POINTS
     assert len(noted.names) * noted._limit * 6 <= history.MOST_NUMBERS
     assert noted.index["left_out"] == 1
@@ -259,9 +268,9 @@ HOSTILE = ["", ".", "..", "index.json", "a/b", "../../etc/passwd", "100%", "grö
 
 def test_hostile_names_have_a_file_each() -> None:
     noted = plain()
-    noted.note(sample(0, **{name: float(number) for number, name in enumerate(HOSTILE)}))
+    noted.note([sample(0, **{name: float(number) for number, name in enumerate(HOSTILE)})])
     files = HistoryFiles(cast("Run", _Standing(noted)))
-    assert [name for name, _ in files] == ["index.json", *(escape(f"{name}.csv") for name in HOSTILE)]
+    assert [name for name, _ in files] == ["index.json", "rows", *(escape(f"{name}.csv") for name in HOSTILE)]
     for number, name in enumerate(HOSTILE):
         leaf = files.entry(escape(f"{name}.csv"))
         assert leaf is not None
@@ -279,24 +288,30 @@ class _Standing:
 # ---- its thread
 
 
+class Arrived:
+    """A copy that has come."""
+
+    arrived = True
+
+
 def test_a_sample_that_cannot_be_read_ends_no_thread_and_is_told_once(quick: None) -> None:
     class Broken(Sample):
-        def values(self) -> Any:
+        def copied(self) -> Any:
             raise RuntimeError(f"the device at {id(self)} is gone")
 
-    told, shown = Told(), [NOTHING]
-    noted = History(lambda: shown[0], told)
+    told, shown = Told(), Noted()
+    noted = plain(noted=shown, told=told)
     noted.start()
     try:
         assert told.state == "running"
         for step in range(3):
-            shown[0] = broken = Broken(*sample(step, loss=1.0))
-            until(lambda sample=broken: noted._seen is sample, "it has looked")  # type: ignore[misc]
+            shown.add(Broken(*sample(step, loss=1.0)[:-1], copies=cast("Any", [((), Arrived())])))
+            until(lambda: not shown.waiting, "it has looked")
         until(lambda: told.state == "failed", "the service says so")
         assert "RuntimeError: the device at" in str(told.reason)
-        shown[0] = sample(4, loss=1.0)
+        shown.add(sample(4, loss=1.0))
         until(lambda: told.state == "running", "the next sample is as good as any")
-        shown[0] = sample(5, loss=2.0)
+        shown.add(sample(5, loss=2.0))
     finally:
         noted.stop()
     assert len(told.logged) == 1
@@ -309,7 +324,7 @@ def test_it_can_be_read_while_it_is_written() -> None:
 
     def write() -> None:
         for step in range(3000):
-            noted.note(sample(step, [[0.5]], loss=float(step)))
+            noted.note([sample(step, [[0.5]], loss=float(step))])
         over.set()
 
     writer = threading.Thread(target=write)
@@ -321,19 +336,6 @@ def test_it_can_be_read_while_it_is_written() -> None:
             if name == "loss":
                 assert all(step == value for step, _, value in shown)
     writer.join()
-
-
-def test_where_many_metrics_cost_much_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = iter([sample(0, loss=1.0), sample(1, loss=2.0), sample(2, loss=3.0)])
-    noted = History(lambda: next(shown), Told())
-    used = iter([0.0, 0.5, 0.0, 0.5])
-    clock = [100.0]
-    monkeypatch.setattr(time, "thread_time", lambda: next(used))
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    for moment in (100.0, 149.0, 150.0, 199.0):
-        clock[0] = moment
-        noted._tick()
-    assert values(noted.csv("loss")) == [1.0, 2.0]
 
 
 # ---- real runs

@@ -1,0 +1,294 @@
+"""Rows: numbers on the disk, as many in each row of a file, that neither a crash nor a full disk puts out of step.
+
+A file of rows is nothing but float64, in the machine's byte order: step, seconds since 1970, and a value for each
+column. Rows are only ever appended, and what stands behind the last whole row is no row.
+
+Beside it are its buckets, so that a chart of a long run reads little. A bucket says of `FACTOR` rows, for each column,
+which value is the lowest, the highest and the first that is no number, and where these stand; and of these buckets are
+made those of the next level, of as many each. All of it can be made again from the rows.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+FACTOR = 64
+"""Rows in a bucket of the first level, and buckets in one of the next."""
+LEVELS = 3
+"""A bucket of the last level is of 262,144 rows: of ten million there are forty."""
+HEAD = 2
+"""Numbers in a row before its values: step and time."""
+SIZE = 8
+"""Bytes of a number."""
+MOST_WAITING = 8 << 20
+"""Bytes that wait for a disk that takes nothing; rows beyond that are lost."""
+
+
+class Point(NamedTuple):
+    """One value of one column."""
+
+    step: float
+    time: float
+    value: float
+
+
+class Bucket(NamedTuple):
+    """What is drawn of neighbouring values of one column. Each number is of one that there is."""
+
+    low: float
+    """NaN where none of them is a number."""
+    low_step: float
+    low_time: float
+    high: float
+    high_step: float
+    high_time: float
+    nan_step: float
+    """Of the first value that is no number; NaN where each is one."""
+    nan_time: float
+
+    def points(self) -> Iterator[Point]:
+        """Iterate over the points that it names."""
+        if not math.isnan(self.low):
+            yield Point(self.low_step, self.low_time, self.low)
+            yield Point(self.high_step, self.high_time, self.high)
+        if not math.isnan(self.nan_step):
+            yield Point(self.nan_step, self.nan_time, math.nan)
+
+
+WIDTH = len(Bucket._fields)
+"""Numbers of a bucket for each column."""
+
+
+def bucket_of_rows(steps: array[float], times: array[float], values: array[float]) -> Bucket:
+    """Return the bucket of neighbouring rows, of which there is one at least."""
+    at_low, at_high = _place(min, values), _place(max, values)
+    nan = next((at for at, value in enumerate(values) if math.isnan(value)), -1) if math.isnan(sum(values)) else -1
+    where = (math.nan, math.nan) if nan < 0 else (steps[nan], times[nan])
+    return Bucket(
+        *(values[at_low], steps[at_low], times[at_low]),
+        *(values[at_high], steps[at_high], times[at_high]),
+        *where,
+    )
+
+
+def bucket_of_buckets(members: Sequence[array[float]]) -> Bucket:
+    """Return the bucket of neighbouring ones, of which there is one at least: an array for each member of a bucket."""
+    lows, low_steps, low_times, highs, high_steps, high_times, nans, nan_times = members
+    at_low, at_high = _place(min, lows), _place(max, highs)
+    nan = next((at for at, step in enumerate(nans) if not math.isnan(step)), 0)
+    return Bucket(
+        *(lows[at_low], low_steps[at_low], low_times[at_low]),
+        *(highs[at_high], high_steps[at_high], high_times[at_high]),
+        *(nans[nan], nan_times[nan]),
+    )
+
+
+def _place(of: Callable[[Iterable[float]], float], values: array[float]) -> int:
+    """Return where the lowest or the highest value stands; 0 where each is NaN, which Python's `min` is blind to."""
+    if not math.isnan(sum(values)):
+        return values.index(of(values))
+    numbers = [value for value in values if not math.isnan(value)]
+    return values.index(of(numbers)) if numbers else 0
+
+
+def level_path(path: Path, level: int) -> Path:
+    """Return the file of a level of the rows' buckets: `<name>.1` and on."""
+    return path.with_name(f"{path.name}.{level}")
+
+
+class RowFile:
+    """A file of rows and its buckets, for the one who writes them.
+
+    Parameters
+    ----------
+    path
+        The file; its directory is there.
+    columns
+        Values in a row.
+    """
+
+    def __init__(self, path: Path, columns: int) -> None:
+        self._columns = columns
+        self._block = array("d")
+        """The rows that are in no bucket yet."""
+        self._gathered = [array("d") for _ in range(LEVELS)]
+        """Of each level the buckets that are in none of the next yet."""
+        self._rows = _Tail(path, (HEAD + columns) * SIZE)
+        self._levels = [_Tail(level_path(path, level + 1), columns * WIDTH * SIZE) for level in range(LEVELS)]
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are not on the disk yet."""
+        return sum(len(tail.waiting) for tail in (self._rows, *self._levels))
+
+    @property
+    def rows_waiting(self) -> int:
+        """Rows that are not on the disk yet."""
+        return len(self._rows.waiting) // ((HEAD + self._columns) * SIZE)
+
+    def append(self, rows: array[float]) -> None:
+        """Add rows: of each its step, its time, and a value for each column."""
+        self._rows.waiting += rows.tobytes()
+        self._block += rows
+        width = HEAD + self._columns
+        while len(self._block) >= FACTOR * width:
+            block, self._block = self._block[: FACTOR * width], self._block[FACTOR * width :]
+            steps, times, *columns = (block[place::width] for place in range(width))
+            self._add(0, [bucket_of_rows(steps, times, values) for values in columns])
+
+    def _add(self, level: int, buckets: Iterable[Bucket]) -> None:
+        """Add a bucket of each column to a level, and where that is due to the next."""
+        numbers = array("d", chain.from_iterable(buckets))
+        self._levels[level].waiting += numbers.tobytes()
+        if level + 1 == LEVELS:
+            return
+        gathered, width = self._gathered[level], len(numbers)
+        gathered += numbers
+        if len(gathered) == FACTOR * width:
+            self._gathered[level] = array("d")
+            members = [gathered[place::width] for place in range(width)]
+            self._add(level + 1, (bucket_of_buckets(members[at : at + WIDTH]) for at in range(0, width, WIDTH)))
+
+    def flush(self) -> None:
+        """Write what waits. Raises OSError where the disk does not take all of it; the rest still waits then."""
+        # The rows first: a bucket of rows that are not there would be passed over, but nobody could tell its place.
+        for tail in (self._rows, *self._levels):
+            if tail.waiting:
+                tail.flush()
+
+
+class _Tail:
+    """The end of a file to which only whole records are appended."""
+
+    def __init__(self, path: Path, record: int) -> None:
+        self._path, self._record = path, record
+        self._end = 0
+        self.waiting = bytearray()
+        """What comes next."""
+
+    def flush(self) -> None:
+        """Append what waits; where that fails, the file ends with a whole record, and what it lacks still waits."""
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            size = os.fstat(fd).st_size
+            if size < self._end:
+                raise FileNotFoundError(f"{self._path} was cut, or removed")
+            if size > self._end:  # It could not be cut when it should have been.
+                os.ftruncate(fd, self._end)
+            try:
+                self._write(fd)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(fd, self._end)
+                raise
+        finally:
+            os.close(fd)
+
+    def _write(self, fd: int) -> None:
+        data, written = bytes(self.waiting), 0
+        try:
+            while written < len(data):
+                written += os.write(fd, data[written:])
+        finally:
+            written -= written % self._record
+            del self.waiting[:written]
+            self._end += written
+
+
+class RowReader:
+    """A file of rows and its buckets, for whoever draws them; it may grow meanwhile.
+
+    Raises OSError where the file can't be opened. It is closed by `close`.
+    """
+
+    def __init__(self, path: Path, columns: int) -> None:
+        self._columns, self._width = columns, HEAD + columns
+        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC)]
+        self.rows = os.fstat(self._files[0]).st_size // (self._width * SIZE)
+        self._counts = [self.rows]
+        """How many rows there are, and how many buckets of each level."""
+        with suppress(OSError):
+            for level in range(1, LEVELS + 1):
+                self._files.append(os.open(level_path(path, level), os.O_RDONLY | os.O_CLOEXEC))
+                there = os.fstat(self._files[level]).st_size // (columns * WIDTH * SIZE)
+                self._counts.append(min(there, self.rows // FACTOR**level))
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._files:
+            os.close(self._files.pop())
+
+    def find(self, step: float) -> int:
+        """Return the place of the first row of this step or a later one; steps never descend."""
+        low, high = 0, self.rows
+        while low < high:
+            middle = (low + high) // 2
+            if self._read(0, middle, middle + 1, self._width)[0] < step:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def points(self, column: int, first: int, end: int) -> list[Point]:
+        """Return every point of a column from row `first` on, before row `end`."""
+        return [*map(Point, *self._columns_of(column, first, end))]
+
+    def extremes(self, column: int, first: int, end: int, pieces: int) -> list[Point]:
+        """Return of each of about `pieces` pieces of the rows the lowest, the highest and the first NaN.
+
+        The first and the last row are among them. Only buckets are read where that is enough.
+        """
+        level = 0
+        while level + 1 < len(self._counts) and (end - first) // FACTOR ** (level + 1) >= pieces:
+            level += 1
+        buckets = self._buckets(column, first, end, level)
+        count = len(buckets[0])
+        found = [*self.points(column, first, min(first + 1, end)), *self.points(column, max(first, end - 1), end)]
+        for piece in range(min(pieces, count)):
+            from_, to = piece * count // min(pieces, count), (piece + 1) * count // min(pieces, count)
+            found += bucket_of_buckets([numbers[from_:to] for numbers in buckets]).points()
+        return sorted(set(found), key=lambda point: point[:2])
+
+    def _buckets(self, column: int, first: int, end: int, level: int) -> list[array[float]]:
+        """Return buckets of the rows: of a level, and at the ends, where none of it fits, of lower ones.
+
+        There is an array for each member of a bucket: to make objects of fifteen thousand would take most of the time.
+        """
+        if level == 0:
+            steps, times, values = self._columns_of(column, first, end)
+            nans = array(
+                "d", [step if math.isnan(value) else math.nan for step, value in zip(steps, values, strict=True)]
+            )
+            return [values, steps, times, values, steps, times, nans, times]
+        size = FACTOR**level
+        low, high = -(-first // size), min(end // size, self._counts[level])
+        if high <= low:
+            return self._buckets(column, first, end, level - 1)
+        width = self._columns * WIDTH
+        data = self._read(level, low, high, width)
+        before = self._buckets(column, first, low * size, level - 1)
+        after = self._buckets(column, high * size, end, level - 1)
+        return [before[member] + data[column * WIDTH + member :: width] + after[member] for member in range(WIDTH)]
+
+    def _columns_of(self, column: int, first: int, end: int) -> tuple[array[float], array[float], array[float]]:
+        data, width = self._read(0, first, end, self._width), self._width
+        return data[0::width], data[1::width], data[HEAD + column :: width]
+
+    def _read(self, level: int, first: int, end: int, width: int) -> array[float]:
+        """Return the numbers of rows or buckets."""
+        numbers = array("d", bytes((end - first) * width * SIZE))
+        with memoryview(numbers).cast("B") as view:
+            done = 0
+            while done < len(view):
+                read = os.preadv(self._files[level], [view[done:]], first * width * SIZE + done)
+                if not read:
+                    raise OSError(f"a file of the history has become shorter while it was read, after {done} bytes")
+                done += read
+        return numbers

@@ -1,0 +1,77 @@
+"""History: the points of a run on the disk, as a chart or a script asks for them.
+
+They are read here, and not in the training process: the tree only has a link to where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from midrun.fs.faults import NotFound, Unavailable
+from midrun.fs.guesses import closest
+from midrun.fs.segments import Curve, Duplicates, Name, curve_of, names_in
+from midrun.web.calls import NUMBER, Answer, Call, Query, document
+from midrun.web.site import Site
+
+_POINTS = 1000
+
+QUERY = (
+    Query("name", "What is shown: a metric's name, or a learning rate's, such as optimizers/0/groups/0/lr."),
+    Query("from", "The step of the first point: 0 without it.", pattern=NUMBER, expected="a whole number from 0 on"),
+    Query(
+        "to", "The step of the last point: the last without it.", pattern=NUMBER, expected="a whole number from 0 on"
+    ),
+    Query(
+        "points",
+        f"About how many points: {_POINTS} without it. Where there are more, those are left out that lie between "
+        "others: of each piece the lowest, the highest and the first NaN are there.",
+        pattern="[1-9][0-9]{0,4}",
+        expected="a whole number from 1 to 99999",
+    ),
+    Query(
+        "duplicates",
+        "What is shown of steps that were made again, as after a resume: every value, or the last. Then what an "
+        "earlier session has from there on is left out.",
+        ("both", "last"),
+        "both",
+    ),
+)
+
+
+class Names(TypedDict):
+    """What there is a history of."""
+
+    names: dict[str, Name]
+
+
+def show(site: Site, call: Call) -> Answer:
+    """Show the points of a name, or which names there are."""
+    directory = site.ask(partial(site.view.entry, call.node))["target"]
+    if directory is None:
+        raise NotFound("this run has no history on the disk")
+    parent, name = Path(directory), call.query["name"]
+    found: Any
+    try:
+        found = _curve(parent, name, call.query) if name else Names(names=names_in(parent))
+    except OSError as error:
+        raise Unavailable(f"the history can't be read now: {error.strerror or error}") from None
+    return document(found)
+
+
+def _curve(parent: Path, name: str, query: Mapping[str, str]) -> Curve:
+    found = curve_of(
+        parent,
+        name,
+        first=int(query["from"] or 0),
+        last=int(query["to"]) if query["to"] else float("inf"),
+        points=int(query["points"] or _POINTS),
+        duplicates=cast("Duplicates", query["duplicates"]),
+    )
+    if found is None:
+        close = closest(name, names_in(parent))
+        hint = "without a name it is said what there is" if close is None else f"did you mean {close!r}?"
+        raise NotFound(f"there is no history of {name!a:.200}: {hint}")
+    return found
