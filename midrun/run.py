@@ -107,7 +107,7 @@ class Run:
         log = self.directory / RUN_LOG
         self.log = RunLog(log, self.disk.put, self._slow.put)
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
-        folders = [self.artifact_dir / folder for folder in FOLDERS]
+        folders = [*(self.artifact_dir / folder for folder in FOLDERS), self.directory / HISTORY]
         self._records = records.Records(self.directory, folders, self.services["records"])
         self.store = Store(self, self.artifact_dir)
         self.control_errors = ControlErrors()

@@ -163,7 +163,7 @@ def test_a_disk_that_takes_a_part_leaves_whole_rows_and_the_rest_comes_later(
         if not cuttable:
             disk.setattr(os, "ftruncate", fails)
         for _ in range(2):
-            with pytest.raises(OSError, match="No space|Input/output"):
+            with pytest.raises(OSError, match=r"No space|Input/output"):
                 write(path, [], file=file) if file.waiting else write(path, whole[5:], 5, file)
     assert cut is os.ftruncate
     if cuttable:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, cast
 
 import trio
@@ -21,6 +22,7 @@ from midrun.fs.face import Face
 from midrun.fs.faults import Conflict, Fault
 from midrun.fs.form import Form
 from midrun.fs.later import Later
+from midrun.fs.segments import Segment
 from midrun.fs.tree import Control as Written
 from midrun.fs.tree import Dir, Leaf, Link, Node, file
 from midrun.fs.view import View
@@ -391,6 +393,21 @@ class Artifacts(Dir):
         return {}
 
 
+class History(Dir):
+    """Points, in two segments on the disk, where there is a directory for them."""
+
+    def __init__(self, directory: str) -> None:
+        self.rows = Link(lambda: f"{directory}/history")
+        if Path(directory).is_dir():
+            for first in (0, 6):
+                segment = Segment(Path(directory) / "history", "fit", 1000.0, first)
+                steps = range(first, 10)
+                segment.append(
+                    ("loss",), steps, [1000.0 + step for step in steps], [[first + step / 8] for step in steps]
+                )
+                segment.flush()
+
+
 class Broken(Dir):
     """What does not work."""
 
@@ -416,6 +433,7 @@ class Root(Dir):
         self.commands = Listed(c1=Given(), c2=Given())
         self.holds = Listed(h1=Hold())
         self.artifacts = Artifacts(directory)
+        self.history = History(directory)
         if broken:
             self.broken = Broken()
 
@@ -432,6 +450,7 @@ class Documented(Dir):
         self.commands = Listed(c1=Given())
         self.holds = Listed(h1=Hold())
         self.artifacts = Artifacts(directory)
+        self.history = History(directory)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:

@@ -98,6 +98,7 @@ def test_the_root_is_a_directory_too(client: Client, address: str) -> None:
         "commands",
         "holds",
         "artifacts",
+        "history",
         "broken",
     ]
 

@@ -200,6 +200,10 @@ include-path-regex = "^/holds/"
 parameters = { id = "h1" }
 
 [[operations]]
+include-path-regex = "^/history$"
+parameters = { name = "loss" }
+
+[[operations]]
 include-path-regex = "^/artifacts/"
 parameters = { path = "checkpoints/last.ckpt" }
 """

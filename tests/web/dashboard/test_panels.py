@@ -46,7 +46,9 @@ def test_the_memory_of_the_training_process_and_of_those_below_it_is_shown(openi
     }
     page = opening(board).page
     page.locator("summary", has_text=re.compile("^Memory$")).click()
-    rows = page.get_by_role("table", name="Memory", exact=True).locator("tr").all_inner_texts()
+    table = page.get_by_role("table", name="Memory", exact=True)
+    table.wait_for()
+    rows = table.locator("tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
         ["The training process", "3.0 GiB, 4.0 GiB at most"],
         ["<b>worker</b>, process 12", "1.0 MiB"],
