@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -239,6 +240,15 @@ class RowReader:
     def points(self, column: int, first: int, end: int) -> list[Point]:
         """Return every point of a column from row `first` on, before row `end`."""
         return [*map(Point, *self._columns_of(column, first, end))]
+
+    def sample(self, column: int, first: int, end: int, count: int) -> list[float]:
+        """Return values of a column, `count` at most, of rows drawn at random; of the same rows each time."""
+        # Not evenly spread: something may happen every so many rows.
+        drawn = random.Random(0).sample(range(first, end), min(count, end - first))  # noqa: S311 - no secret
+        numbers = array("d")
+        for row in drawn:
+            numbers.frombytes(os.pread(self._files[0], SIZE, (row * self._width + HEAD + column) * SIZE))
+        return list(numbers)
 
     def extremes(self, column: int, first: int, end: int, pieces: int) -> list[Point]:
         """Return of each of about `pieces` pieces of the rows the lowest, the highest and the first NaN.

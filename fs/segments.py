@@ -10,6 +10,7 @@ which says what is in which. Whoever reads one needs nothing but that:
 from __future__ import annotations
 
 import json
+import math
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,8 +27,9 @@ MOST_TOGETHER = 16
 """Names in one file: more that come together are in several, so that whoever reads one name reads little else."""
 MOST_SETS = 256
 """Sets of names that have files of their own; in what comes in yet another each name is by itself."""
-FEWEST_POINTS, MOST_POINTS = 2, 100_000
-"""Points of one name that may be asked for."""
+
+_SAMPLED, _USUAL = 500, (0.02, 0.98)
+"""Values from which it is told what is usual, and the part of them that lies below."""
 
 _SEGMENT = re.compile(r"[0-9]{4,}")
 _FILE = re.compile(r"[0-9]{4,}\.rows")
@@ -76,6 +78,8 @@ class Curve(TypedDict):
     """How many points there are in what was asked for."""
     exact: bool
     """Whether all of them are here; else of each piece the lowest, the highest and the first NaN."""
+    usual: list[float]
+    """Between which two values nearly all of those are that were sampled; empty where all points are here."""
     attempts: list[Attempt]
     """The oldest first; a step that was made again is in more than one."""
 
@@ -278,7 +282,8 @@ def curve_of(
             pieces = None if rows <= points else max(1, points * len(part.rows) // (2 * rows))
             _add(attempts.setdefault(part.segment, _attempt(part)), part.points(pieces))
         found = [_sorted(attempt) for attempt in attempts.values() if attempt["steps"]]
-        return Curve(name=name, rows=rows, exact=rows <= points, attempts=found)
+        usual = [] if rows <= points else _usual(parts, rows)
+        return Curve(name=name, rows=rows, exact=rows <= points, usual=usual, attempts=found)
 
 
 class _Part(NamedTuple):
@@ -309,6 +314,16 @@ def _parts(parent: Path, name: str, first: float, last: float, duplicates: Dupli
                 reader = RowReader(segment / file["file"], len(file["columns"]) - HEAD)
                 rows = range(start := reader.find(first), max(start, reader.find(end)))
                 yield _Part(segment.name, record, reader, file["columns"].index(name, HEAD) - HEAD, rows)
+
+
+def _usual(parts: Sequence[_Part], rows: int) -> list[float]:
+    """Return between which values nearly all are: most points of a curve that is thinned are extremes."""
+    values: list[float] = []
+    for part in parts:
+        share = -(-_SAMPLED * len(part.rows) // rows)
+        values += part.reader.sample(part.column, part.rows.start, part.rows.stop, max(1, share))
+    finite = sorted(value for value in values if math.isfinite(value))
+    return [finite[round(share * (len(finite) - 1))] for share in _USUAL] if finite else []
 
 
 def _attempt(part: _Part) -> Attempt:

@@ -5,6 +5,7 @@ They are read here, and not in the training process: the tree only has a link to
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,15 @@ def show(site: Site, call: Call) -> Answer:
         found = _curve(parent, name, call.query) if name else Names(names=names_in(parent))
     except OSError as error:
         raise Unavailable(f"the history can't be read now: {error.strerror or error}") from None
-    return document(found)
+    return _document(found)
+
+
+def _document(found: Any) -> Answer:  # noqa: ANN401 - a curve, or the names
+    """Return what `document` does, of many numbers in less time: a page asks for dozens of curves every few seconds."""
+    try:
+        return Answer(f"{json.dumps(found, allow_nan=False)}\n".encode())
+    except ValueError:  # NaN, say.
+        return document(found)
 
 
 def _curve(parent: Path, name: str, query: Mapping[str, str]) -> Curve:

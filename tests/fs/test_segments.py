@@ -110,6 +110,10 @@ def test_a_range_and_a_number_of_points_may_be_asked_for(tmp_path: Path) -> None
     [shown] = points(whole)
     assert {0, 5000, 6000, 9999} <= set(shown)
     assert 100 <= len(shown) <= 110
+    low, high = whole["usual"]
+    assert 0 < low < 400
+    assert 9600 < high < 10_000, "though half of what is shown are the highest of their pieces"
+    assert asked(tmp_path, "loss", last=10)["usual"] == []
     assert asked(tmp_path, "loss", first=20_000)["attempts"] == []
     assert asked(tmp_path, "loss", first=12, last=10)["rows"] == 0
     assert curve_of(tmp_path, "los") is None

@@ -6,8 +6,10 @@ What a test has the page show is put into it: numbers, names, an exception, a gr
 from __future__ import annotations
 
 import math
+import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
@@ -16,6 +18,7 @@ from midrun.fs import names
 from midrun.fs.faults import Invalid
 from midrun.fs.form import Form
 from midrun.fs.later import Later
+from midrun.fs.segments import Segment
 from midrun.fs.tree import Control, Dir, Leaf, Link, Node, file
 from midrun.fs.write import Writer
 
@@ -175,11 +178,42 @@ class Metrics(Dir):
         return {"global_step": self._board.step, "epoch": 0, "batch": 0, "metrics": self._board.metrics}
 
 
+class Points(dict[str, str]):
+    """The points of each name as CSV; they are on the disk as well, where charts have them from."""
+
+    def __init__(self, directory: str, points: Mapping[str, str]) -> None:
+        super().__init__(points)
+        self._parent = Path(directory) / "history"
+        self._write()
+
+    def __setitem__(self, name: str, points: str) -> None:
+        super().__setitem__(name, points)
+        self._write()
+
+    def _write(self) -> None:
+        """Write a segment. It takes the place of the last at once, as what a run has written is there for good."""
+        made = self._parent.with_name("made")
+        segment = Segment(made, "fit", 1_700_000_000.0, 0)
+        for name, points in self.items():
+            rows = [[float(number) for number in line.split(",")] for line in points.splitlines()[1:]]
+            steps, times, values = zip(*rows, strict=True) if rows else ((), (), ())
+            segment.append((name,), [*map(int, steps)], times, [[value] for value in values])
+        segment.flush()
+        if made.exists():
+            self._parent.mkdir(exist_ok=True)
+            last = max((int(path.name) for path in self._parent.iterdir()), default=0)
+            (made / "0001").rename(self._parent / f"{last + 1:04}")
+            made.rmdir()
+            for old in sorted(self._parent.iterdir())[:-1]:
+                shutil.rmtree(old)
+
+
 class History(Dir):
     """The points."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self.rows = Link(lambda: f"{board.directory}/history")
 
     @file("index.json", cached=False)
     def index(self) -> dict[str, Any]:
@@ -308,7 +342,7 @@ class Artifacts(Listing):
 class Board(Dir):
     """A run."""
 
-    def __init__(self, directory: str = "/data/run/artifacts") -> None:
+    def __init__(self, directory: str) -> None:
         self.directory = directory
         self.run_id = "run-1"
         self.status = "running"
@@ -321,7 +355,7 @@ class Board(Dir):
         """What comes of what is asked, while it is not known yet."""
         self.pace: dict[str, float | None] = {"steps_per_second": None, "seconds_left": None}
         self.metrics: dict[str, float] = {"train/loss": 0.25}
-        self.points: dict[str, str] = {"train/loss": csv([0.5, 0.4, 0.25])}
+        self.points = {"train/loss": csv([0.5, 0.4, 0.25])}
         self.services: dict[str, dict[str, Any]] = {"rest": {"state": "running", "reason": None, "since": 0.0}}
         self.tunables: dict[str, dict[str, Any]] = {}
         self.written: list[dict[str, Any]] = []
@@ -362,6 +396,15 @@ class Board(Dir):
         self.state.cuda = Shelf(memory_json=lambda: memory)
         self.hooks = Listing(lambda: hooks)
         self.meta = Shelf(**{"host": lambda: host, "run-dir": lambda: self.directory})
+
+    @property
+    def points(self) -> dict[str, str]:
+        """The points of each name, as CSV."""
+        return self._points
+
+    @points.setter
+    def points(self, points: Mapping[str, str]) -> None:
+        self._points = Points(self.directory, points)
 
     def index(self) -> dict[str, Any]:
         """Return what `state/index.json` shows."""

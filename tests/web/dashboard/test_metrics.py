@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -54,10 +54,8 @@ def many(board: Board) -> None:
 
 def asked_for(visit: Visit) -> list[str]:
     """Return the metrics whose points were asked for."""
-    paths = [urlsplit(url).path for url in visit.asked if "/files/history/" in url]
-    return [
-        unquote(unquote(path.rpartition("/")[2])).removesuffix(".csv") for path in paths if "index.json" not in path
-    ]
+    queries = [parse_qs(urlsplit(url).query) for url in visit.asked if urlsplit(url).path.endswith("/history")]
+    return [query["name"][0] for query in queries]
 
 
 IN_VIEW = """(all) => all.map((each) => [each.ariaLabel, each.getBoundingClientRect()])

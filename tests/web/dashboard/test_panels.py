@@ -19,8 +19,8 @@ from tests.web.sample import wait_until
 pytestmark = pytest.mark.browser
 
 
-def test_panels_of_nodes_that_a_run_lacks_say_so(opening: Opening) -> None:
-    visit = opening(Board())
+def test_panels_of_nodes_that_a_run_lacks_say_so(opening: Opening, tmp_path: Path) -> None:
+    visit = opening(Board(str(tmp_path)))
     page = visit.page
     for lacks in ("timing of the pipeline's phases", "view of CUDA memory", "shell hooks", "summary of the model"):
         expect(page.get_by_text(f"This version of midrun has no {lacks}.")).to_be_visible()
@@ -32,8 +32,8 @@ def test_panels_of_nodes_that_a_run_lacks_say_so(opening: Opening) -> None:
     assert visit.was_clean()
 
 
-def test_the_memory_of_the_training_process_and_of_those_below_it_is_shown(opening: Opening) -> None:
-    board = Board()
+def test_the_memory_of_the_training_process_and_of_those_below_it_is_shown(opening: Opening, tmp_path: Path) -> None:
+    board = Board(str(tmp_path))
     board.memory = {
         "resident": 3 << 30,
         "largest": 4 << 30,

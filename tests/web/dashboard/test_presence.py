@@ -27,8 +27,10 @@ def lead(visit: Visit, served: Served) -> None:
     visit.page.route(f"{visit.address}/**", elsewhere)
 
 
-def test_a_run_that_stops_answering_is_told_and_so_is_that_it_is_back(opening: Opening, visiting: Visiting) -> None:
-    board = Board()
+def test_a_run_that_stops_answering_is_told_and_so_is_that_it_is_back(
+    opening: Opening, visiting: Visiting, tmp_path: Path
+) -> None:
+    board = Board(str(tmp_path))
     board.given = [record(1)]
     board.tunables = {"depth": {"value": 3, "type": "int"}}
     board.holding = {**board.holding, "pending": [hold(id="h2", status="pending", is_pause=False)]}
@@ -63,7 +65,7 @@ def test_a_run_that_stops_answering_is_told_and_so_is_that_it_is_back(opening: O
     assert visit.was_clean(may_be_cut=True)
 
 
-def test_of_another_run_under_the_same_address_nothing_is_shown(opening: Opening, board: Board) -> None:
+def test_of_another_run_under_the_same_address_nothing_is_shown(opening: Opening, board: Board, tmp_path: Path) -> None:
     visit = opening(board, before=lambda page: page.clock.install())
     page = visit.page
     expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile("3 points"))
@@ -73,7 +75,8 @@ def test_of_another_run_under_the_same_address_nothing_is_shown(opening: Opening
     refresh(page)
     expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile("4 points .* the last 0.125"))
     described = plot(page, "train/loss").get_attribute("aria-label")
-    other = Board()
+    (tmp_path / "other").mkdir()
+    other = Board(str(tmp_path / "other"))
     other.run_id, other.status, other.step = "run-2", "held", 5
     other.metrics = {"alien": 1.0, "train/loss": 987.654}
     other.points = {"train/loss": csv([987.654] * 9), "alien": csv([987.654])}

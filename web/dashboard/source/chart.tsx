@@ -77,10 +77,10 @@ export function Chart({ series, title, drawing, zoom, tall, fitAll }: ChartProps
   );
 }
 
-function description({ values, low, high }: Series, { axis }: Drawing): string {
+function description({ values, count, low, high }: Series, { axis }: Drawing): string {
   if (values.length === 0) return ": no points yet";
   const range = low > high ? ", none of them finite" : ` from ${number(low)} to ${number(high)}`;
-  const points = values.length === 1 ? "1 point" : `${number(values.length)} points`;
+  const points = count === 1 ? "1 point" : `${number(count)} points`;
   return ` by ${axis}: ${points}${range}, the last ${brief(values.at(-1))}`;
 }
 
@@ -131,6 +131,7 @@ class Plot {
   /** Show everything. */
   fit(): void {
     delete this.chosen.range;
+    this.series.look(undefined);
     this.draw();
   }
 
@@ -155,8 +156,16 @@ class Plot {
   /** Show a range, which new points then leave alone. */
   private show(min: number, max: number): void {
     this.chosen.range = { axis: this.drawing.axis, min, max };
+    this.series.look(this.steps(min, max));
     this.plot.setData(this.reduced(min, max), false);
     this.plot.setScale("x", { min, max });
+  }
+
+  /** The steps of what is in view, with its neighbours. */
+  private steps(min: number, max: number): { first: number; last: number } {
+    const { steps } = this.series;
+    const first = steps[Math.max(0, place(this.x, min) - 1)] ?? 0;
+    return { first, last: steps[Math.min(steps.length - 1, place(this.x, max))] ?? first };
   }
 
   private wheel = (event: WheelEvent): void => {
@@ -243,6 +252,8 @@ class Plot {
   }
 
   private usual(low: number, high: number): [number, number] {
+    const [least, most] = this.series.usual;
+    if (least !== undefined && most !== undefined) return [least, most];
     // Not of what is drawn, most of which may be the extremes; and uPlot's own range is still the last picture's.
     const { min, max } = this.chosen.range ?? { min: -Infinity, max: Infinity };
     const first = place(this.x, min);

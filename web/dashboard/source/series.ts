@@ -1,8 +1,8 @@
 /**
- * The points of metrics, as charts draw them: what the run has kept since it started, and what this page has seen since.
+ * The points of metrics, as charts draw them: what the run has on the disk, and what this page has seen since.
  */
 import type { Metrics, Summary } from "./records";
-import { INDEX, Refusal, address, request, tree } from "./tree";
+import { INDEX, Refusal, address, isSayable, request, tree } from "./tree";
 import { exact, pointer } from "./words";
 
 export const HISTORY = "history/index.json";
@@ -13,15 +13,37 @@ const STALE = 3_000;
 const STALE_LIVE = 15_000;
 /** So long after a value is shown it is surely in the record, in milliseconds. */
 const SETTLED = 1_000;
+/** The status of an answer that says: there is none. */
+const ABSENT = 404;
 /** When what is logged was last seen to change, by the browser's clock. */
 let changed = 0;
+
+/** Points of the record that a chart has at most, about: of longer ones the server leaves out what no chart can show. */
+const MOST = 2_000;
+/** So long after somebody has zoomed the points of that range are asked for, in milliseconds. */
+const PAUSE = 250;
+
+/** What GET /history answers. */
+interface Curve {
+  rows: number;
+  exact: boolean;
+  usual: number[];
+  attempts: { function: string; steps: number[]; times: number[]; values: (number | null)[] }[];
+}
+
+type Point = [step: number, time: number, value: number];
 
 /** What there is a record of: the files by the names. */
 export interface Index {
   series: Record<string, string>;
 }
 
-/** One metric's points, oldest first. The arrays only grow, until the whole is loaded again. */
+/**
+ * One metric's points, oldest first. The arrays only grow, until the whole is loaded again.
+ *
+ * Of a long run the record is thinned: each spike is there, and not each point. A range that somebody looks at is then
+ * fetched once more.
+ */
 export class Series {
   steps: number[] = [];
   times: number[] = [];
@@ -36,10 +58,25 @@ export class Series {
   private loading = false;
   /** How many of the points are from the record: this page saw the others. */
   private recorded = 0;
+  /** How many points the record has. */
+  private rows = 0;
+  /** Whether each of them is here. */
+  private isExact = true;
+  /** Of points of which most are extremes, between which values nearly all are that are not here. */
+  usual: number[] = [];
+  private usualOfAll: number[] = [];
+  /** The steps that somebody looks at. */
+  private range: { first: number; last: number } | undefined;
+  private timer = 0;
   /** When the session began that these are of: a model may be trained again under the same address. */
   private started: number | undefined;
 
   constructor(readonly name: string) {}
+
+  /** How many points there are, those included that are not here. */
+  get count(): number {
+    return this.rows + this.steps.length - this.recorded;
+  }
 
   watch(listener: () => void): () => void {
     this.listeners.add(listener);
@@ -54,10 +91,10 @@ export class Series {
     if (this.loading || (isFresh && this.isOfNow)) return;
     this.loading = true;
     try {
-      const files = shown<Index>(HISTORY)?.series ?? {};
-      const file = Object.hasOwn(files, this.name) && files[this.name];
-      if (!file) return; // It may come with the next poll.
-      this.take(await (await request(`files/history/${address(file)}`)).text());
+      if (!Object.hasOwn(shown<Index>(HISTORY)?.series ?? {}, this.name)) return; // It may come with the next poll.
+      const [points, rows] = await this.record();
+      this.take(points, rows);
+      await this.refine();
       this.trouble = "";
       this.loaded = now;
     } catch (error) {
@@ -79,19 +116,67 @@ export class Series {
     this.tell();
   }
 
-  private take(csv: string): void {
+  /** Have all points of a range of steps, where these are too many to have all of. Without one, the whole is enough. */
+  look(range: { first: number; last: number } | undefined): void {
+    if (range?.first === this.range?.first && range?.last === this.range?.last) return;
+    this.range = range;
+    if (!range) this.usual = this.usualOfAll;
+    clearTimeout(this.timer);
+    if (range && !this.isExact) this.timer = setTimeout(() => void this.refine().then(() => this.tell()), PAUSE);
+  }
+
+  /** Return the points of the record, and how many it has. */
+  private async record(): Promise<[Point[], number]> {
+    try {
+      // A name that no address can say has its file all the same.
+      if (this.name !== "" && isSayable(this.name)) {
+        const curve = await this.ask();
+        this.isExact = curve.exact;
+        this.usual = this.usualOfAll = curve.usual;
+        return [pointsOf(curve), curve.rows];
+      }
+    } catch (error) {
+      // The disk takes nothing: then there is what the run has in memory.
+      if (!(error instanceof Refusal && error.status === ABSENT)) throw error;
+    }
+    const file = shown<Index>(HISTORY)?.series[this.name];
+    const points = parsed(await (await request(`files/history/${address(file ?? "")}`)).text());
+    this.isExact = true;
+    this.usual = this.usualOfAll = [];
+    return [points, points.length];
+  }
+
+  private async ask(more = ""): Promise<Curve> {
+    const name = encodeURIComponent(this.name);
+    return (await (await request(`history?name=${name}&points=${MOST}&duplicates=last${more}`)).json()) as Curve;
+  }
+
+  /** Put the points of the range that somebody looks at in place of the few that are there. */
+  private async refine(): Promise<void> {
+    const { range } = this;
+    if (!range || this.isExact) return;
+    try {
+      const curve = await this.ask(`&from=${range.first}&to=${range.last}`);
+      const points = pointsOf(curve);
+      const [first, end] = [place(this.steps, range.first), place(this.steps, range.last + 1)];
+      const { recorded } = this;
+      if (range !== this.range || end > recorded) return; // What this page saw by itself is all there is.
+      [this.steps, this.times, this.values].forEach((column, at) => {
+        column.splice(first, end - first, ...points.map((point) => point[at]!));
+      });
+      this.recorded = recorded + points.length - (end - first);
+      this.usual = curve.usual;
+    } catch {
+      // The few that are there stay.
+    }
+  }
+
+  private take(points: Point[], rows: number): void {
     const seen = this.seen();
     [this.steps, this.times, this.values] = [[], [], []];
     [this.low, this.high] = [Infinity, -Infinity];
-    let start = csv.indexOf("\n") + 1;
-    while (start > 0 && start < csv.length) {
-      const end = csv.indexOf("\n", start);
-      const stop = end < 0 ? csv.length : end;
-      const first = csv.indexOf(",", start);
-      const second = csv.indexOf(",", first + 1);
-      this.push(+csv.slice(start, first), +csv.slice(first + 1, second), valueOf(csv.slice(second + 1, stop)));
-      start = end < 0 ? 0 : end + 1;
-    }
+    for (const point of points) this.push(...point);
+    this.rows = rows;
     this.recorded = this.steps.length;
     const last = this.steps.at(-1) ?? -Infinity;
     // What this page saw after the last point of the record stays.
@@ -99,7 +184,7 @@ export class Series {
   }
 
   /** The points that this page saw in this session and the record did not have. */
-  private seen(): [number, number, number][] {
+  private seen(): Point[] {
     const at = this.isOfNow ? this.recorded : this.steps.length;
     this.started = shown<Summary>(INDEX)?.started;
     return this.steps.slice(at).map((step, over) => [step, this.times[at + over]!, this.values[at + over]!]);
@@ -135,6 +220,25 @@ export class Series {
   private tell(): void {
     for (const listener of [...this.listeners]) listener();
   }
+}
+
+/** The points of an answer, those of one attempt after those of another. */
+function pointsOf(curve: Curve): Point[] {
+  const points: Point[] = [];
+  curve.attempts.forEach(({ function: kind, steps, times, values }, attempt) =>
+    steps.forEach((step, at) => {
+      // A test or a validation by itself goes on with no attempt, and may not know how far the last one was.
+      if (kind !== "fit" && step < (points.at(-1)?.[0] ?? -Infinity)) return;
+      points.push([step, times[at]!, toNumber(exact(curve, `/attempts/${attempt}/values/${at}`, values[at]))]);
+    }),
+  );
+  return points;
+}
+
+/** The points of a file of the history. */
+function parsed(csv: string): Point[] {
+  const lines = csv.split("\n").slice(1, -1);
+  return lines.map((line) => line.split(",") as [string, string, string]).map(([s, t, v]) => [+s, +t, valueOf(v)]);
 }
 
 function valueOf(text: string): number {
