@@ -251,7 +251,7 @@ def curve_of(
     *,
     first: float = 0,
     last: float = float("inf"),
-    points: int = 1000,
+    points: float = 1000,
     duplicates: Duplicates = "both",
 ) -> Curve | None:
     """Return the points of a name, or None where there is no such name.
@@ -279,7 +279,7 @@ def curve_of(
             return None
         attempts: dict[str, Attempt] = {}
         for part in parts:
-            pieces = None if rows <= points else max(1, points * len(part.rows) // (2 * rows))
+            pieces = None if rows <= points else max(1, int(points * len(part.rows) / (2 * rows)))
             _add(attempts.setdefault(part.segment, _attempt(part)), part.points(pieces))
         found = [_sorted(attempt) for attempt in attempts.values() if attempt["steps"]]
         usual = [] if rows <= points else _usual(parts, rows)

@@ -164,8 +164,11 @@ class Turns:
         Nor is a sample noted that training makes in a hold: the values of a batch belong to the step that ends it.
         """
         sample = self._sample
-        if self._loop.stage != "sanity_check" and not (sample.batch is None and self._loop.is_fitting):
-            self.noted.add(sample)
+        try:
+            if self._loop.stage != "sanity_check" and not (sample.batch is None and self._loop.is_fitting):
+                self.noted.add(sample)
+        except Exception as error:  # noqa: BLE001 - as in `publish`
+            self._unreadable(error)
 
     def _turn(self, batch: int | None) -> None:
         """Show a sample, and void what faces have kept."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from midrun import __version__
-from midrun.cli import output, runs, send, status, tail
+from midrun.cli import history, output, runs, send, status, tail
 from midrun.cli.output import Trouble, one_line, to_stderr
 from midrun.command import POINTS
 
@@ -31,6 +31,7 @@ meant. Directories whose names begin with . or __ are not searched, nor those mo
   midrun pause --wait --reason 'look at the batch'   hold the run, and return when it stands still
   midrun continue                                    let it go on
   midrun tail logs/version_3                         see what happens
+  midrun history train/loss --points 20              how the loss got here
 
 exit codes:
   0    done
@@ -56,6 +57,8 @@ The first word is RUN if it is a path (it has a slash, or is a dot), or a run's 
 
 An unknown kind or argument is refused, and the run says what it takes. The files of procfs/control/ in its
 directory, and /docs at its address, describe each kind."""
+_FREE, _RUN_AND_NAME = ("send", "history"), 2
+"""Commands that take words after options, and how many the second takes."""
 _POINTS = f"{', '.join(POINTS[:-1])} or {POINTS[-1]}"
 
 
@@ -94,6 +97,8 @@ def _run(options: argparse.Namespace) -> int:
         return status.listed(found, options.dir, note, as_json=options.json)
     if options.command == "send":
         return _send(options, options.words)
+    if options.command == "history":
+        return _history(options, options.words)
     run = runs.chosen(options.run)
     if options.command == "status":
         return status.status(run, as_json=options.json)
@@ -115,6 +120,17 @@ def _send(options: argparse.Namespace, words: list[str]) -> int:
         )
     command = send.from_words(words[1:] if names_run else words)
     return _deliver(options, runs.chosen(first if names_run else None), command)
+
+
+def _history(options: argparse.Namespace, words: list[str]) -> int:
+    # A metric may be called train/loss: a word alone is a run only if there is one.
+    named, name = (words[0], words[1:]) if len(words) > 1 or (words and runs.is_run(words[0])) else (None, words)
+    run = runs.chosen(named)
+    if not name:
+        return history.listed(run)
+    last = math.inf if options.last is None else options.last
+    points = math.inf if options.points is None else options.points
+    return history.printed(run, name[0], first=options.first, last=last, points=points, every=options.every)
 
 
 def _deliver(options: argparse.Namespace, run: runs.Run, command: dict[str, Any]) -> int:
@@ -155,12 +171,14 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     options, more = parser.parse_known_args(argv)
     # argparse takes no words after an option once it has some.
     words = [word for word in more if word == "-" or not word.startswith("-")]
-    if more and (options.command != "send" or words != more):
+    if more and (options.command not in _FREE or words != more):
         word = next((word for word in more if word not in words), more[0])
         what = "is no option of" if word.startswith("-") else "is one word too many for"
         parser.error(f"{word!r} {what} midrun {options.command}: leave it out")
-    if options.command == "send":
+    if options.command in _FREE:
         options.words += words
+    if options.command == "history" and len(options.words) > _RUN_AND_NAME:
+        parser.error(f"{options.words[_RUN_AND_NAME]!r} is one word too many for midrun history: leave it out")
     return options
 
 
@@ -185,6 +203,7 @@ def _parser() -> _Parser:
     _add_sending(_add_run(go_on), is_timed=False)
     stop = command("stop", "stop a run's training cleanly", " The batch is finished, and Lightning ends as at any end.")
     _add_sending(_add_run(stop), is_timed=True)
+    _add_history(command("history", "print what a run has logged, as CSV", _HISTORY))
     log = command("tail", "show a run's log and what is done to it, as it happens", " Ctrl-C ends it.")
     _add_run(log).add_argument(
         "-n", "--lines", type=_count, default=10, metavar="N", help="begin with the last N lines (10)"
@@ -207,6 +226,21 @@ def _add_send(commands: Any) -> None:  # noqa: ANN401 - argparse's own class
     )
     parser.add_argument("words", nargs="+", metavar="KIND", help="what is to be done, as above")
     _add_sending(parser, is_timed=True)
+
+
+_HISTORY = """ Each line is a point: optimizer
+steps, seconds since 1970, value. Without NAME, the names are listed. It works for runs that have ended, too."""
+
+
+def _add_history(parser: _Parser) -> None:
+    parser.usage = "midrun history [options] [RUN] [NAME]"
+    parser.add_argument("words", nargs="*", metavar="NAME", help="a metric, or optimizers/0/groups/0/lr")
+    parser.add_argument("--from", dest="first", type=_count, default=0, metavar="STEP", help="the first step")
+    parser.add_argument("--to", dest="last", type=_count, metavar="STEP", help="the last step")
+    parser.add_argument(
+        "--points", type=_count, metavar="N", help="about N points: the lowest and highest of each piece (default: all)"
+    )
+    parser.add_argument("--every", action="store_true", help="also what a later session of the run has made again")
 
 
 def _add_run(parser: _Parser) -> _Parser:

@@ -31,7 +31,7 @@ SILENT = 90.0
 _FORMAT = FORMAT.rpartition("/")[0] + "/"
 """How a record of this or another version begins."""
 _MOUNTED = "procfs"
-_OWN = ("spool", "artifacts")
+_OWN = ("spool", "artifacts", "history")
 """Directories of a run in which there are no runs."""
 _EMPTY = (mounts.KIND, "proc", "sysfs")
 """Kinds of mounts in which there are no runs."""

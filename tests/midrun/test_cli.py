@@ -13,7 +13,7 @@ from midrun.cli import main
 from midrun.command import POINTS
 from tests.midrun.commandline import complaint, made_up, midrun
 
-COMMANDS = ("status", "ls", "send", "pause", "continue", "stop", "tail")
+COMMANDS = ("status", "ls", "send", "pause", "continue", "stop", "history", "tail")
 
 
 def test_it_imports_neither_torch_nor_lightning_nor_pydantic(tmp_path: Path) -> None:

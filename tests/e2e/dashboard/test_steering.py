@@ -115,6 +115,8 @@ def test_stop_asks_first_and_then_ends_training_and_the_page_keeps_the_last_valu
     run, visit = watch()
     page = visit.page
     live(page)
+    # What the run takes is fetched a moment after the charts; once it has ended it can't be any more.
+    expect(page.get_by_label("Command", exact=True).locator("option", has_text="snapshot")).not_to_have_count(0)
     question = page.get_by_role("dialog")
     for key in ("Enter", "Escape"):  # Enter presses Cancel, which has the focus
         press(page, "Stop…")
