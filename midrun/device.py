@@ -1,13 +1,14 @@
-"""Device values: scalars that a device is still computing, copied to the host without a wait for it.
+"""Device: what it is still computing and how long it takes for that, told without a wait for it.
 
-At a safe point the training thread queues one copy to pinned memory behind the work that the device has yet to do, and
-an event behind the copy. Only whoever reads the values waits for the event.
+At a safe point the training thread queues one copy of the scalars to pinned memory behind the work that the device has
+yet to do, and an event behind the copy. Only whoever reads the values waits for the event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from itertools import pairwise
+from typing import Any, Protocol
 
 import torch
 
@@ -28,6 +29,55 @@ def _recorded(device: torch.device) -> Event:
     event: Event = module.Event()
     event.record(module.current_stream(device))  # type: ignore[attr-defined]  # every device's Event has it
     return event
+
+
+class Moment(Event, Protocol):
+    """An event that knows when it came: a `torch.cuda.Event` with `enable_timing`, or one of another device."""
+
+    def elapsed_time(self, later: Any, /) -> float:  # noqa: ANN401 - another moment of the same kind
+        """Return the milliseconds from this one to a later one of its kind; both have come."""
+
+
+def _timed(device: torch.device) -> Moment:
+    """Return a moment behind all work that the device's current stream has been given."""
+    module = torch.get_device_module(device)
+    moment: Moment = module.Event(enable_timing=True)
+    moment.record(module.current_stream(device))  # type: ignore[attr-defined]  # every device's Event has it
+    return moment
+
+
+class DeviceClock:
+    """How long a device takes for what it is given between two marks, by its own clock; it is never waited for.
+
+    Parameters
+    ----------
+    device
+        The device, not the CPU.
+    moment
+        Returns a moment behind the work given to a device so far.
+    """
+
+    def __init__(self, device: torch.device, moment: Callable[[torch.device], Moment] = _timed) -> None:
+        self._device, self._moment = device, moment
+        self._moments = [moment(device)]
+        self._phases: list[str] = []
+
+    def mark(self, phase: str) -> None:
+        """Count what was given since the last mark as a phase's."""
+        self._moments.append(self._moment(self._device))
+        self._phases.append(phase)
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the device has come by every mark, so that `spent` can be told."""
+        return self._moments[-1].query()
+
+    def spent(self) -> dict[str, float]:
+        """Return the seconds of each phase."""
+        spent: dict[str, float] = {}
+        for phase, (start, end) in zip(self._phases, pairwise(self._moments), strict=True):
+            spent[phase] = spent.get(phase, 0.0) + start.elapsed_time(end) / 1000
+        return spent
 
 
 class HostCopy:

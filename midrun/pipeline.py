@@ -5,7 +5,8 @@ optimization. For a batch that is timed, that is listened to; a batch that is no
 batches only some are timed, drawn at random, so that timing takes no more than a thousandth or two of training.
 
 Times are those of the host. On a device that computes by itself a phase ends when its work is handed over; where the
-host waits for the device is where it needs a result, as in `loss.item()`.
+host waits for the device is where it needs a result, as in `loss.item()`. Who asks for it has the device's own times in
+their place: an event goes along with the work at each beginning and end, and is read once the device has come by it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+import torch
 from lightning.pytorch.profilers import PassThroughProfiler
 
+from midrun.device import DeviceClock
+from midrun.fs.faults import Refused
 from midrun.fs.tree import Dir, file
 from midrun.hooks import quick_parts
 
@@ -38,8 +42,10 @@ DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, HOOKS, MIDRUN, OTHER = PHASES = (
 
 _SHARE = 0.0015
 """Of training that timing may take."""
-_COST = 0.7e-6
-"""Seconds that one beginning or end costs, about."""
+_COST, _COST_ON_DEVICE = 0.7e-6, 8e-6
+"""Seconds that one beginning or end costs, about; the second where the device's times are taken."""
+_MOST_UNREAD = 32
+"""Batches that a device may be behind; the times of more are let go."""
 _MOST_SKIPPED = 1000
 """Batches between two that are timed, at most on average."""
 _NOTABLE = 0.2
@@ -81,6 +87,8 @@ class PipelineRecord(TypedDict):
     """The newest timed batches that this is about, at most."""
     batches: int
     """How many there are."""
+    clock: Literal["host", "device"]
+    """Whose times these are."""
     one_in: float
     """One batch in so many is timed."""
     median_s: float
@@ -116,6 +124,11 @@ class Pipeline:
         self._stack = [OTHER]
         self._spent: dict[str, float] = {}
         self._last = 0.0
+        self._uses_device = False
+        self._clock: DeviceClock | None = None
+        """The device's, while a batch is timed by it."""
+        self._unread: deque[DeviceClock] = deque(maxlen=_MOST_UNREAD)
+        """Those of batches that the device had not done yet."""
         self._told = 0
         """Beginnings and ends in the batch that is timed."""
         self._profiler: Any = None
@@ -135,6 +148,25 @@ class Pipeline:
                 return skipped
         self._begin()
         return 1
+
+    def set(self, *, device: bool) -> bool:
+        """Have the device's times taken from now on, or the host's, and forget the others; return what it was.
+
+        Raises Refused where there is no device that has times of its own, and where timing is off.
+        """
+        if not self._is_on:
+            raise Refused(_OFF)
+        where = self._run.loop.strategy.root_device
+        if device and not _has_clock(where):
+            raise Refused(f"the model trains on {where.type!r}, which has no times but the host's")
+        before = self._uses_device
+        if device != before:
+            self.spoil()
+            self._uses_device = device
+            self._timed.clear()
+            self._unread.clear()
+            self._run.turns.time_next_batch()
+        return before
 
     def spoil(self) -> None:
         """Forget the batch that is timed: there was something in it that is no part of one, such as a hold."""
@@ -162,25 +194,34 @@ class Pipeline:
             vars(profiler).update(start=self._start, stop=self._stop)
         else:
             vars(profiler).update(start=_both(self._start, start), stop=_both(self._stop, stop))
+        self._clock = DeviceClock(self._run.loop.strategy.root_device) if self._uses_device else None
         self._last = time.perf_counter()
 
     def _end(self) -> None:
         self._spend()
+        total, clock = sum(self._spent.values()), self._clock
         self._ignore()
-        total = sum(self._spent.values())
-        self._timed.append(self._spent)
-        self._stride = min(_MOST_SKIPPED, max(1.0, self._told * _COST / (_SHARE * total)))
+        if clock is None:
+            self._timed.append(self._spent)
+        else:
+            self._unread.append(clock)
+        while self._unread and self._unread[0].has_come:
+            self._timed.append({**dict.fromkeys(PHASES, 0.0), **self._unread.popleft().spent()})
+        cost = _COST if clock is None else _COST_ON_DEVICE
+        self._stride = min(_MOST_SKIPPED, max(1.0, self._told * cost / (_SHARE * total)))
 
     def _ignore(self) -> None:
         for name in ("start", "stop"):
             vars(self._profiler).pop(name, None)
-        self._profiler = None
+        self._profiler = self._clock = None
 
     def _spend(self) -> None:
         now = time.perf_counter()
         self._spent[self._stack[-1]] += now - self._last
         self._last = now
         self._told += 1
+        if self._clock is not None:
+            self._clock.mark(self._stack[-1])
 
     def _start(self, action: str) -> None:
         self._spend()
@@ -214,6 +255,7 @@ class Pipeline:
             enabled=self._is_on,
             window=self._timed.maxlen or 0,
             batches=len(timed),
+            clock="device" if self._uses_device else "host",
             one_in=round(self._stride, 1),
             median_s=_quantile(totals, 0.5),
             p95_s=_quantile(totals, 0.95),
@@ -234,7 +276,18 @@ class Pipeline:
         return ", ".join([f"{first} of the time", *others])
 
     def _excuse(self) -> str:
-        return "no batch has been timed yet" if self._is_on else "timing is off: pipeline_pressure_enabled=False"
+        return "no batch has been timed yet" if self._is_on else _OFF
+
+
+_OFF = "timing is off: pipeline_pressure_enabled=False"
+
+
+def _has_clock(device: torch.device) -> bool:
+    """Whether a device tells when it has done what."""
+    if device.type in ("cpu", "meta"):
+        return False
+    module = torch.get_device_module(device)
+    return hasattr(module, "Event") and hasattr(module, "current_stream")
 
 
 def _both(first: Callable[[str], object], second: Callable[[str], object]) -> Callable[[str], None]:

@@ -85,6 +85,10 @@ class Turns:
         if not self._untimed:
             self._untimed = self._pipeline.turn()
 
+    def time_next_batch(self) -> None:
+        """Have the next batch timed, whatever the draw has said."""
+        self._untimed = 1
+
     def end_evaluation_batch(self, outputs: object, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Show a sample at the end of a batch of another stage, and do what is due where there is nothing else."""
         self.publish(batch_idx)

@@ -50,6 +50,7 @@ KINDS = by_name(
         inspectors.TorchlensCapture(),
         profilers.Profile(),
         profilers.SetLightningProfiler(),
+        profilers.SetPipelineClock(),
         memory.CudaMemoryHistory(),
         memory.CudaMemorySnapshot(),
         standstill.ReleaseException(),

@@ -45,6 +45,29 @@ class Profile(Kind):
         return run.store.write("debug", partial(write_profile, profiler), command, args.label, word="profile")
 
 
+class Clock(Arguments):
+    """Whose times are taken."""
+
+    clock: Literal["host", "device"] = Field(description="`device`: as the device goes along its work, such as CUDA's.")
+
+
+class SetPipelineClock(Kind):
+    """Take the times in `state/pipeline/summary.json` from the device, or from the host, as is done at first.
+
+    What was timed before is forgotten. Nothing waits for the device; fewer batches are timed.
+    """
+
+    name = "set_pipeline_clock"
+    Arguments = Clock
+    bare = "clock"
+    points = ("train_batch_end",)
+
+    def do(self, run: Run, args: Clock, command: Command) -> dict[str, Any]:
+        """Set it."""
+        old = "device" if run.pipeline.set(device=args.clock == "device") else "host"
+        return {"changes": [Change(what="pipeline_clock", old=old, new=args.clock)] if old != args.clock else []}
+
+
 class Profiler(Arguments):
     """Which profiler is set."""
 
