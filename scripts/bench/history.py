@@ -3,7 +3,7 @@
 python -m scripts.bench.history
 
 Noting is measured without a fit around it, a quarter of a second's samples at once, as the history's thread takes them;
-in a fit it finds the processor's cache cold, and `scripts.bench.threads` has that. A curve is read as the web face does.
+in a fit it finds the cache cold, and `scripts.bench.threads` has that. A curve is read as the web face does.
 """
 
 import statistics
