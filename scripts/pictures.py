@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,12 @@ def finished(page: Page) -> None:
 
 def exception(page: Page) -> None:
     """A run that an exception has ended."""
-    board = Board("spirals/artifacts")
+    with tempfile.TemporaryDirectory() as aside, chdir(aside):  # Its name is seen.
+        show_exception(page, Board("spirals/artifacts"))
+
+
+def show_exception(page: Page, board: Board) -> None:
+    """Have a made tree show it."""
     board.run_id, board.status, board.step = "run-20261129-101500-4711-ab12cd", "failed", 2249
     board.points = {"train/loss": csv([1.1, 0.9, 0.8, 0.75, 0.5, 0.44, 0.41, float("nan")])}
     board.metrics = {"train/loss": float("nan")}

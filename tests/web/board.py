@@ -200,7 +200,7 @@ class Points(dict[str, str]):
             segment.append((name,), [*map(int, steps)], times, [[value] for value in values])
         segment.flush()
         if made.exists():
-            self._parent.mkdir(exist_ok=True)
+            self._parent.mkdir(parents=True, exist_ok=True)
             last = max((int(path.name) for path in self._parent.iterdir()), default=0)
             (made / "0001").rename(self._parent / f"{last + 1:04}")
             made.rmdir()
