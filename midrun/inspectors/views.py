@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import compress
 from typing import Any
 
 import torch
@@ -52,15 +53,33 @@ class Pass(nn.Module):
         self._calls = list(calls)
         for call in calls:
             self._modules[_title(call)] = _original(call.module)
+        given = {id(tensor): tensor for call in calls for tensor in _tensors(call.args, call.kwargs)}
+        made = {id(tensor) for call in calls for tensor in _tensors(call.output)}
+        self.given = [tensor for number, tensor in given.items() if number not in made]
+        """The tensors that the calls are given and do not make for each other."""
+        self._is_end = [not any(id(tensor) in given for tensor in _tensors(call.output)) for call in calls]
 
-    def forward(self, *_: object) -> Any:  # noqa: ANN401 - a model's own
-        """Make the calls in their order, and return what the last one returns."""
-        return list(again(self._calls))[-1]
+    def forward(self, *given: torch.Tensor) -> Any:  # noqa: ANN401 - a model's own
+        """Make the calls in their order, with what is `given` in place of those; return what they make for nobody."""
+        made = list(again(self._calls, dict(zip(map(id, self.given), given, strict=False))))
+        ends = list(compress(made, self._is_end)) or made[-1:]
+        return ends[0] if len(ends) == 1 else ends
 
 
-def again(calls: Sequence[Call]) -> Iterator[Any]:
-    """Make calls again, and yield what comes of each; what one has made for another is passed on to it."""
-    made: dict[int, torch.Tensor] = {}
+def once(model: nn.Module, calls: Sequence[Call]) -> Pass:
+    """Return the calls as one pass, which is called as the model is."""
+    return type(type(model).__name__, (Pass,), {})(calls)  # type: ignore[no-any-return]  # its class is made here
+
+
+def again(calls: Sequence[Call], given: Mapping[int, torch.Tensor] | None = None) -> Iterator[Any]:
+    """Make calls again, and yield what comes of each; what one has made for another is passed on to it.
+
+    Parameters
+    ----------
+    given
+        What takes the place of tensors that they were given, by the tensors' ids.
+    """
+    made = dict(given or {})
 
     def renewed(value: Any) -> Any:  # noqa: ANN401 - an argument may be anything
         if not isinstance(value, torch.Tensor):
@@ -76,6 +95,10 @@ def again(calls: Sequence[Call]) -> Iterator[Any]:
         yield output
 
 
+def _tensors(*values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - arguments, or what is returned
+    return [leaf for leaf in tree_flatten(values)[0] if isinstance(leaf, torch.Tensor)]
+
+
 def _original(module: nn.Module) -> nn.Module:
     """Return the module that `torch.compile` was given."""
     original = getattr(module, "_orig_mod", module)
@@ -88,11 +111,11 @@ def _title(call: Call) -> str:
 
 def summary(torchinfo: Any, model: nn.Module, calls: Sequence[Call], depth: int) -> str:  # noqa: ANN401 - as above
     """Return a table of the modules, with the sizes of what goes through them."""
-    once = Pass(calls)
-    device = next((parameter.device for parameter in once.parameters()), torch.device("cpu"))
+    made = once(model, calls)
+    device = next((parameter.device for parameter in made.parameters()), torch.device("cpu"))
     statistics = torchinfo.summary(
-        once,
-        input_data=[torch.zeros(1, device=device)],
+        made,
+        input_data=[tensor.detach() for tensor in made.given] or [torch.zeros(1, device=device)],
         mode="eval",
         device=device,
         depth=depth + 1,
@@ -104,29 +127,24 @@ def summary(torchinfo: Any, model: nn.Module, calls: Sequence[Call], depth: int)
 
 
 def graph(torchview: Any, model: nn.Module, calls: Sequence[Call], depth: int) -> str:  # noqa: ANN401 - as above
-    """Return, in DOT, a graph of each call: the modules and what flows between them."""
-    drawn = []
-    for number, call in enumerate(calls):
-        args, kwargs = tree_map(_detached, (call.args, call.kwargs))
-        module = _original(call.module)
-        device = next(module.parameters()).device
-        graph = torchview.draw_graph(
-            module,
-            input_data=list(args),
-            device=device,
-            mode="eval",
-            depth=depth,
-            graph_name=f"{number} {_title(call)}",
-            **kwargs,
-        )
-        if not graph.edge_list:
-            given = ", ".join(type(value).__qualname__ for value in (*args, *kwargs.values()))
+    """Return, in DOT, the modules and what flows between them."""
+    for call in calls:
+        if not _tensors(call.args, call.kwargs):
+            given = ", ".join(type(value).__qualname__ for value in (*call.args, *call.kwargs.values())) or "nothing"
             raise Refused(
                 "torchview follows the tensors in tuples, lists and dictionaries, and found none in what"
                 f" {_title(call)} is given ({given})"
             )
-        drawn.append(str(graph.visual_graph.source))
-    return "\n".join(drawn)
+    made = once(model, calls)
+    drawn = torchview.draw_graph(
+        made,
+        input_data=[tensor.detach() for tensor in made.given],
+        device=next(made.parameters()).device,
+        mode="eval",
+        depth=depth + 1,
+        graph_name=type(model).__name__,
+    )
+    return str(drawn.visual_graph.source)
 
 
 def _detached(value: Any) -> Any:  # noqa: ANN401 - as above

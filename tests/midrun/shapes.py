@@ -92,6 +92,17 @@ class StepOnly(Shape):
         return out
 
 
+class Chained(Shape):
+    """Has no forward, and two networks, of which the second gets what the first makes."""
+
+    def build(self) -> None:
+        self.encoder, self.head = nn.Sequential(nn.Linear(3, 8), nn.ReLU()), nn.Linear(8, 1)
+
+    def predicted(self, batch: Any) -> Tensor:
+        out: Tensor = self.head(self.encoder(batch[0]))
+        return out
+
+
 class Dicts(Shape):
     """Its batches are dictionaries, and its network takes them as keyword arguments."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 from midrun.inspectors import INSPECTORS
 from midrun.run import Run
 from tests.midrun.models import document, read, run_of, settled, trainer
-from tests.midrun.shapes import DRAWN, Forward, Functional, Shape
+from tests.midrun.shapes import DRAWN, Chained, Forward, Functional, Shape
 from tests.midrun.steering import failed, give, outcome
 
 KINDS = [f"{inspector.name}_capture" for inspector in INSPECTORS]
@@ -53,9 +54,16 @@ def test_a_model_of_each_shape_is_drawn(shape: str, kind: str, tmp_path: Path) -
     if (shape, kind) == ("Dataclasses", "torchview_capture"):
         return  # The next test has what is said of it.
     text = captured(DRAWN[shape](), tmp_path, kind)
-    assert ("digraph" in text) == (kind in DOT)
+    assert text.count("digraph") == (kind in DOT)
     assert ("->" in text) == (kind in DOT)
     assert any(word in text for word in ("Linear", "linear", "AddmmBackward"))
+
+
+def test_what_one_network_makes_for_another_flows_between_them_in_one_graph(tmp_path: Path) -> None:
+    text = captured(Chained(), tmp_path, "torchview_capture", depth=1)
+    kinds = dict(re.findall(r"^\t(\d+) \[label=<.*?<TD[^>]*>([\w-]+)", text, re.MULTILINE | re.DOTALL))
+    edges = [(kinds[start], kinds[end]) for start, end in re.findall(r"^\t(\d+) -> (\d+)", text, re.MULTILINE)]
+    assert edges == [("input-tensor", "Sequential"), ("Sequential", "Linear"), ("Linear", "output-tensor")]
 
 
 def test_a_graph_of_which_torchview_sees_nothing_is_refused(tmp_path: Path) -> None:
