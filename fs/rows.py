@@ -14,9 +14,10 @@ import math
 import os
 import random
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -251,41 +252,46 @@ class RowReader:
         return list(numbers)
 
     def extremes(self, column: int, first: int, end: int, pieces: int) -> list[Point]:
-        """Return of each of about `pieces` pieces of the rows the lowest, the highest and the first NaN.
+        """Return of each of `pieces` pieces of the rows the lowest, the highest and the first NaN.
 
-        The first and the last row are among them. Only buckets are read where that is enough.
+        The pieces are of as many rows each, give or take a bucket. The first and the last row are among the points.
+        Only buckets are read where that is enough.
         """
         level = 0
         while level + 1 < len(self._counts) and (end - first) // FACTOR ** (level + 1) >= pieces:
             level += 1
-        buckets = self._buckets(column, first, end, level)
-        count = len(buckets[0])
+        *buckets, starts = self._buckets(column, first, end, level)
+        # By rows and not by buckets: those at the ends are of fewer.
+        edges = [bisect_left(starts, first + (end - first) * piece // pieces) for piece in range(pieces + 1)]
         found = [*self.points(column, first, min(first + 1, end)), *self.points(column, max(first, end - 1), end)]
-        for piece in range(min(pieces, count)):
-            from_, to = piece * count // min(pieces, count), (piece + 1) * count // min(pieces, count)
-            found += bucket_of_buckets([numbers[from_:to] for numbers in buckets]).points()
+        for from_, to in pairwise(edges):
+            if from_ < to:
+                found += bucket_of_buckets([numbers[from_:to] for numbers in buckets]).points()
         return sorted(set(found), key=lambda point: point[:2])
 
     def _buckets(self, column: int, first: int, end: int, level: int) -> list[array[float]]:
         """Return buckets of the rows: of a level, and at the ends, where none of it fits, of lower ones.
 
-        There is an array for each member of a bucket: to make objects of fifteen thousand would take most of the time.
+        There is an array for each member of a bucket, and one of the rows that they begin with: to make objects of
+        fifteen thousand would take most of the time.
         """
         if level == 0:
             steps, times, values = self._columns_of(column, first, end)
             nans = array(
                 "d", [step if math.isnan(value) else math.nan for step, value in zip(steps, values, strict=True)]
             )
-            return [values, steps, times, values, steps, times, nans, times]
+            return [values, steps, times, values, steps, times, nans, times, array("d", range(first, end))]
         size = FACTOR**level
         low, high = -(-first // size), min(end // size, self._counts[level])
         if high <= low:
             return self._buckets(column, first, end, level - 1)
         width = self._columns * WIDTH
         data = self._read(level, low, high, width)
+        here = [data[column * WIDTH + member :: width] for member in range(WIDTH)]
+        here.append(array("d", range(low * size, high * size, size)))
         before = self._buckets(column, first, low * size, level - 1)
         after = self._buckets(column, high * size, end, level - 1)
-        return [before[member] + data[column * WIDTH + member :: width] + after[member] for member in range(WIDTH)]
+        return [left + middle + right for left, middle, right in zip(before, here, after, strict=True)]
 
     def _columns_of(self, column: int, first: int, end: int) -> tuple[array[float], array[float], array[float]]:
         data, width = self._read(0, first, end, self._width), self._width

@@ -7,6 +7,7 @@ import math
 import os
 from array import array
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,16 @@ def test_each_piece_keeps_its_spike(tmp_path: Path) -> None:
     found = extremes(tmp_path / "a", 2, 1, 0, 50_000, 100)
     assert {key(Point(at, 1000.0 + at, value)) for at, value in spikes.items()} <= {key(point) for point in found}
     assert 200 <= len(found) <= 210
+
+
+@pytest.mark.parametrize("rest", [0, 848, FACTOR**2 - 1])
+def test_the_pieces_are_of_as_many_rows_each_whatever_the_buckets_at_the_ends(tmp_path: Path, rest: int) -> None:
+    first, size = 100, FACTOR**2
+    end = 12 * size + rest
+    write(tmp_path / "a", [[at % 7] for at in range(end)])
+    steps = [point.step for point in extremes(tmp_path / "a", 1, 0, first, end, 10)]
+    assert len(steps) <= 22
+    assert max(later - earlier for earlier, later in pairwise(steps)) <= (end - first) / 10 + size
 
 
 def test_a_range_of_a_long_file_reads_buckets_and_not_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
