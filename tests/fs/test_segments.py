@@ -273,6 +273,19 @@ def test_a_million_points_are_drawn_from_few_reads(
     assert sum(read) < 1 << 20
 
 
+def test_a_file_that_can_not_be_read_is_told_and_none_stays_open(tmp_path: Path) -> None:
+    segment(tmp_path, loss=line(1, 4))
+    segment(tmp_path, loss=line(1, 4))
+    file = tmp_path / "0002" / "0000.rows"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(IsADirectoryError) as told:
+        curve_of(tmp_path, "loss")
+    held = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+    assert told.value.errno == errno.EISDIR
+    assert not [path for path in held if tmp_path in path.parents]
+
+
 def test_a_reader_without_rights_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segment(tmp_path, loss=line(1, 4))
 
