@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from midrun.fs.disk import write_whole
-from midrun.fs.rows import HEAD, MOST_WAITING, SIZE, Point, RowFile, RowReader
+from midrun.fs.rows import HEAD, SIZE, Point, RowFile, RowReader
 
 FORMAT = "midrun.history/1"
 INDEX = "columns.json"
@@ -29,6 +29,8 @@ MOST_TOGETHER = 16
 """Names in one file: more that come together are in several, so that whoever reads one name reads little else."""
 MOST_SETS = 256
 """Sets of names that have files of their own; in what comes in yet another each name is by itself."""
+MOST_WAITING = 8 << 20
+"""Bytes that wait for a disk that takes nothing; rows beyond that are lost."""
 
 _SAMPLED, _USUAL = 500, (0.02, 0.98)
 """Values from which it is told what is usual, and the part of them that lies below."""
@@ -113,8 +115,10 @@ class Segment:
         self._parent = parent
         self._record = SegmentRecord(format=FORMAT, function=function, started=started, first_step=first_step, files=[])
         self._directory: Path | None = None
-        self._sets: dict[tuple[str, ...], list[_Set]] = {}
         self._known: dict[frozenset[str], list[_Set]] = {}
+        """The sets that there are, by the names that came together: more than one where these are many."""
+        self._sets: dict[tuple[str, ...], list[_Set]] = {}
+        """Those that a row goes to, by its names in their order."""
         self._is_told = True
         """Whether `columns.json` says what there is."""
         self.lost = 0
@@ -180,13 +184,12 @@ class Segment:
         """Return the sets that a row of these names goes to."""
         if names not in self._sets:
             together = frozenset(names)
-            if together not in self._known:
-                alone = len(self._known) >= MOST_SETS and len(names) > 1
-                self._sets[names] = (
-                    [one for name in names for one in self._sets_of((name,))] if alone else self._new(together, names)
-                )
-                return self._sets[names]
-            self._sets[names] = self._known[together]
+            if together in self._known:
+                self._sets[names] = self._known[together]
+            elif len(names) > 1 and len(self._known) >= MOST_SETS:
+                self._sets[names] = [one for name in names for one in self._sets_of((name,))]
+            else:
+                self._sets[names] = self._new(together, names)
         return self._sets[names]
 
     def _new(self, together: frozenset[str], names: tuple[str, ...]) -> list[_Set]:
