@@ -7,6 +7,7 @@ directory that shows it.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -99,7 +100,8 @@ class History:
         self._segment: Segment | None = None
         self._step = 0
         """The last sample's."""
-        self._flushed = -_FLUSH_EVERY
+        self._flushed = -math.inf
+        """When the disk was last given something, by the monotonic clock."""
         self._is_stuck = False
         """Whether the disk has not taken what it was last given."""
         self._lost = 0
@@ -125,15 +127,16 @@ class History:
     # ---- its own thread
 
     def _end(self) -> None:
-        self._write(self._logged.steady())
-        self._flushed = -_FLUSH_EVERY
-        self._take(late=True)
+        self._flushed = -math.inf
+        self._take(is_last=True)
 
-    def _take(self, *, late: bool = False) -> None:
+    def _take(self, *, is_last: bool = False) -> None:
         """Take the samples that have come, and note what is new in them."""
         try:
             if self._look():
-                self.note(self._noted.take(late=late))
+                self.note(self._noted.take(late=is_last))
+                if is_last:
+                    self._write(self._logged.steady())
                 self._flush()
         except Exception as error:  # noqa: BLE001 - whatever became of the device or the disk, the next may be better
             # One kind is told once, also where its message has an address in it that changes.

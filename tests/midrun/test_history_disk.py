@@ -109,6 +109,15 @@ def test_a_rate_has_a_point_where_it_changes_and_its_old_value_until_then(tmp_pa
     assert found == [{0: 0.1, 2: 0.1, 3: 0.01, 4: 0.01, 5: 0.001, 6: 0.0001}]
 
 
+def test_a_rate_that_stays_has_a_point_at_the_last_step_of_the_run(tmp_path: Path) -> None:
+    noted = Noted()
+    kept = History(noted, tmp_path, lambda: "fit", Told())
+    kept.note([sample(1, [[0.1]])])
+    noted.add(sample(9, [[0.1]]))
+    kept.stop()
+    assert curves(tmp_path, "optimizers/0/groups/0/lr") == [{1: 0.1, 9: 0.1}]
+
+
 def test_a_rate_that_stays_has_a_point_now_and_then_for_a_run_may_be_killed(tmp_path: Path) -> None:
     every = int(logged._STEADY_EVERY)
     for step in range(0, 10 * every, 7):
