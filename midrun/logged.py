@@ -22,8 +22,8 @@ from midrun.sample import Rates, Sample, Scalar, number_here
 from midrun.series import is_equal
 from midrun.targets import path_of
 
-_ROOM, _MOST_SCALARS = 256, 200_000
-"""Samples that may wait until it is known how many scalars each has, and scalars that may wait in all."""
+_FEWEST_SAMPLES, _MOST_SAMPLES, _MOST_SCALARS = 8, 4096, 200_000
+"""Samples for which there is room, at least and at most, and scalars that may wait where each sample has many."""
 
 _STEADY_EVERY = 30.0
 """Seconds between two rows of learning rates that stay."""
@@ -34,7 +34,7 @@ class Noted:
 
     def __init__(self) -> None:
         self.waiting: deque[Sample] = deque()
-        self.room = _ROOM
+        self.room = _MOST_SAMPLES
         """How many may wait. Whoever takes them may be waiting for a disk."""
         self.lost = 0
         """How many there was no room for."""
@@ -52,7 +52,8 @@ class Noted:
         while self.waiting and (late or self.waiting[0].arrived):
             taken.append(self.waiting.popleft())
         if taken:
-            self.room = max(8, min(4096, _MOST_SCALARS // (1 + len(taken[-1].metrics))))
+            share = _MOST_SCALARS // (1 + len(taken[-1].metrics))
+            self.room = max(_FEWEST_SAMPLES, min(_MOST_SAMPLES, share))
         return taken
 
 
