@@ -211,6 +211,7 @@ class History:
                 self._segment.flush()
             self._lost += self._segment.lost + self._segment.waiting
         self._segment = None
+        self._logged.forget_rates()  # The next segment has its own.
 
     def _make_room(self, names: Iterable[str]) -> None:
         """Make a series for each name that has none, and all of them shorter where they become too many."""

@@ -181,6 +181,10 @@ class Logged:
         until = Block(tuple(ended), [step], [moment], [[*ended.values()]])
         return [block for block in (until, _block(sample, [*changed], [*changed.values()])) if block.names]
 
+    def forget_rates(self) -> None:
+        """Have the next sample's learning rates be new, whatever they were."""
+        self.rates, self._raw_rates = {}, ()
+
     def steady(self) -> list[Block]:
         """Return the learning rates that have stayed what they were, as of the last sample.
 

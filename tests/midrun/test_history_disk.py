@@ -166,6 +166,13 @@ def test_a_step_that_goes_back_begins_another_segment(tmp_path: Path) -> None:
     assert curves(tmp_path, "loss", duplicates="last") == [{1: 3.0, 2: 4.0}]
 
 
+def test_each_segment_has_the_learning_rates_from_its_first_step_on(tmp_path: Path) -> None:
+    steps = [10, 11, 12, 5, 6, 7]
+    written(tmp_path, *(sample(step, [[0.1]], loss=torch.tensor(1.0)) for step in steps))
+    assert [min(attempt) for attempt in curves(tmp_path, "optimizers/0/groups/0/lr")] == [10, 5]
+    assert curves(tmp_path, "loss", duplicates="last") == [dict.fromkeys(steps[3:], 1.0)]
+
+
 # ---- what goes wrong
 
 
