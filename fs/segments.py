@@ -255,8 +255,8 @@ def curve_of(
     name: str,
     *,
     first: float = 0,
-    last: float = float("inf"),
-    points: float = 1000,
+    last: float = math.inf,
+    points: float = math.inf,
     duplicates: Duplicates = "both",
 ) -> Curve | None:
     """Return the points of a name, or None where there is no such name.

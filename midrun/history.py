@@ -22,6 +22,7 @@ from midrun.fs.segments import Segment
 from midrun.fs.tracebacks import last_line
 from midrun.fs.tree import Dir, Leaf, Link, file
 from midrun.logged import Block, Logged, Noted
+from midrun.records import HISTORY
 from midrun.sample import Sample
 from midrun.series import Series
 from midrun.services import Service
@@ -30,8 +31,6 @@ from midrun.worker import Worker
 if TYPE_CHECKING:
     from midrun.run import Run
 
-FOLDER = "history"
-"""Its name in the run directory."""
 INTERVAL = 0.25
 """Seconds between two looks, at least."""
 MOST_POINTS = 1024
@@ -268,7 +267,7 @@ class HistoryFiles(Dir):
     def __init__(self, run: Run) -> None:
         self._run = run
         self.rows = Link(
-            lambda: str(run.directory / FOLDER),
+            lambda: str(run.directory / HISTORY),
             "Every value of every step, of all sessions: a directory for each, with float64 rows and `columns.json`.",
         )
 

@@ -23,7 +23,7 @@ from tests.midrun.test_history import Arrived, Told, sample, until
 
 def curves(parent: Path, name: str, **question: Any) -> list[dict[int, float]]:
     """Return the points of each attempt, by steps."""
-    found = curve_of(parent, name, points=100_000, **question)
+    found = curve_of(parent, name, **question)
     assert found is not None, name
     return [dict(zip(attempt["steps"], attempt["values"], strict=True)) for attempt in found["attempts"]]
 
