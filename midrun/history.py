@@ -92,7 +92,8 @@ class History:
         self._noted, self._parent, self._function = noted, parent, function
         self._look = look
         self._service = service
-        self._faults: dict[str, str] = {}
+        self._faults: dict[tuple[str, int | None], str] = {}
+        """What was first told of each kind of error, by its class and errno."""
         # What is no Exception, as a panic of Rust code, comes to the worker.
         self._worker = Worker("midrun-history", lambda text, _: service.fail(text), self._take, INTERVAL)
         self._logged = Logged()
@@ -139,7 +140,8 @@ class History:
                 self._flush()
         except Exception as error:  # noqa: BLE001 - whatever became of the device or the disk, the next may be better
             # One kind is told once, also where its message has an address in it that changes.
-            self._service.fail(self._faults.setdefault(type(error).__name__, last_line(error)))
+            kind = type(error).__name__, error.errno if isinstance(error, OSError) else None
+            self._service.fail(self._faults.setdefault(kind, last_line(error)))
         else:
             if not self._is_stuck:
                 self._service.run()

@@ -216,6 +216,22 @@ def test_a_full_disk_is_told_once_and_what_it_did_not_take_comes_later(
     assert kept.index["lost"] == 0
 
 
+def test_of_a_disk_with_several_troubles_the_last_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_FLUSH_EVERY", 0.0)
+    noted, told = Noted(), Told()
+    kept = History(noted, tmp_path, lambda: "fit", told)
+    for number in (errno.ENOSPC, errno.EIO):
+
+        def fails(*_: object, number: int = number) -> int:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "write", fails)
+            noted.add(sample(1, loss=1.0))
+            kept._take()
+        assert os.strerror(number) in str(told.reason)
+
+
 def test_where_somebody_has_tidied_up_what_comes_goes_to_another_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
