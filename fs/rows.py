@@ -160,7 +160,7 @@ class RowFile:
 
     def flush(self) -> None:
         """Write what waits. Raises OSError where the disk does not take all of it; the rest still waits then."""
-        # The rows first: a bucket of rows that are not there would be passed over, but nobody could tell its place.
+        # The rows first: all else can be made from them.
         for tail in (self._rows, *self._levels):
             if tail.waiting:
                 tail.flush()

@@ -300,7 +300,7 @@ class _Part(NamedTuple):
         """Return the points, or the extremes of pieces: as many as this share of the rows, one at least."""
         if share is None:
             return self.reader.points(self.column, self.rows.start, self.rows.stop)
-        pieces = max(1, int(share * len(self.rows)))
+        pieces = max(1, round(share * len(self.rows)))
         return self.reader.extremes(self.column, self.rows.start, self.rows.stop, pieces)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, cast, get_args
+from typing import TypedDict, cast, get_args
 
 from midrun.fs.faults import NotFound, Unavailable
 from midrun.fs.guesses import closest
@@ -55,7 +55,7 @@ def show(site: Site, call: Call) -> Answer:
     if directory is None:
         raise NotFound("this run has no history on the disk")
     parent, name = Path(directory), call.query["name"]
-    found: Any
+    found: Curve | Names
     try:
         found = _curve(parent, name, call.query) if name else Names(names=names_in(parent))
     except OSError as error:
@@ -63,7 +63,7 @@ def show(site: Site, call: Call) -> Answer:
     return _document(found)
 
 
-def _document(found: Any) -> Answer:  # noqa: ANN401 - a curve, or the names
+def _document(found: Curve | Names) -> Answer:
     """Return what `document` does, of many numbers in less time: a page asks for dozens of curves every few seconds."""
     try:
         return Answer(f"{json.dumps(found, allow_nan=False)}\n".encode())

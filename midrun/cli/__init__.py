@@ -57,8 +57,10 @@ The first word is RUN if it is a path (it has a slash, or is a dot), or a run's 
 
 An unknown kind or argument is refused, and the run says what it takes. The files of procfs/control/ in its
 directory, and /docs at its address, describe each kind."""
-_FREE, _RUN_AND_NAME = ("send", "history"), 2
-"""Commands that take words after options, and how many the second takes."""
+_FREE = ("send", "history")
+"""Commands that take words after options."""
+_RUN_AND_NAME = 2
+"""Words that `midrun history` takes at most."""
 _POINTS = f"{', '.join(POINTS[:-1])} or {POINTS[-1]}"
 
 
