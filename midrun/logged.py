@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import compress
+from itertools import compress, islice
 from operator import eq, is_not, ne
 from typing import NamedTuple, cast
 
@@ -25,6 +25,8 @@ from midrun.targets import path_of
 _FEWEST_SAMPLES, _MOST_SAMPLES, _MOST_SCALARS = 8, 4096, 200_000
 """Samples for which there is room, at least and at most, and scalars that may wait where each sample has many."""
 
+_MOST_ABSENT = 5_000
+"""Metrics that samples no longer have of which it is known what they were."""
 _STEADY_EVERY = 30.0
 """Seconds between two rows of learning rates that stay."""
 
@@ -128,7 +130,11 @@ class Logged:
     def _before(self, names: tuple[str, ...]) -> list[Scalar | None]:
         """Return what metrics of other names than those of the last sample were."""
         self._absent.update(zip(self._names, self._scalars, strict=True))
-        return [self._absent.pop(name, None) for name in names]
+        before = [self._absent.pop(name, None) for name in names]
+        for name in [*islice(self._absent, max(0, len(self._absent) - _MOST_ABSENT))]:  # A name may come once only.
+            del self._absent[name]
+            self._values.pop(name, None)
+        return before
 
     def _blocks_of(self, run: _Run) -> list[Block]:
         """Return what is new of metrics whose objects are others than before."""

@@ -7,6 +7,7 @@ import math
 import os
 from pathlib import Path
 from typing import Any, cast
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from midrun import history, logged
 from midrun.fs.segments import Segment, curve_of, names_in
 from midrun.history import History
-from midrun.logged import Noted
+from midrun.logged import Logged, Noted
 from midrun.sample import Sample
 from tests.midrun.models import Staged, Watched, batches, document, run_of, trainer
 from tests.midrun.test_history import Arrived, Told, sample, until
@@ -98,6 +99,18 @@ def test_a_metric_that_comes_and_goes_keeps_its_identity(tmp_path: Path) -> None
     seen: list[dict[str, Any]] = [{"val": kept, "a": torch.tensor(1.0)}, {"a": torch.tensor(2.0)}, {"val": kept}]
     written(tmp_path, *(sample(step, **metrics) for step, metrics in enumerate(seen)))
     assert curves(tmp_path, "val") == [{0: 3.0}]
+
+
+def test_of_metrics_that_never_come_again_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged, "_MOST_ABSENT", 3)
+    seen, kept = Logged(), list[ReferenceType[Tensor]]()
+    for step in range(20):
+        value = torch.tensor(float(step))
+        kept.append(ref(value))
+        [block] = seen.new_in([sample(step, **{f"loss of {step}": value})])
+        assert (block.names, block.rows) == ((f"loss of {step}",), [[float(step)]])
+        del value
+    assert [step for step, one in enumerate(kept) if one() is not None] == [16, 17, 18, 19]
 
 
 def test_a_rate_has_a_point_where_it_changes_and_its_old_value_until_then(tmp_path: Path) -> None:
