@@ -14,9 +14,10 @@ import math
 import os
 import random
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +29,6 @@ HEAD = 2
 """Numbers in a row before its values: step and time."""
 SIZE = 8
 """Bytes of a number."""
-MOST_WAITING = 8 << 20
-"""Bytes that wait for a disk that takes nothing; rows beyond that are lost."""
 
 
 class Point(NamedTuple):
@@ -139,10 +138,12 @@ class RowFile:
         self._rows.waiting += rows.tobytes()
         self._block += rows
         width = HEAD + self._columns
-        while len(self._block) >= FACTOR * width:
-            block, self._block = self._block[: FACTOR * width], self._block[FACTOR * width :]
-            steps, times, *columns = (block[place::width] for place in range(width))
+        size = FACTOR * width
+        whole = len(self._block) // size * size
+        for at in range(0, whole, size):
+            steps, times, *columns = (self._block[at + place : at + size : width] for place in range(width))
             self._add(0, [bucket_of_rows(steps, times, values) for values in columns])
+        del self._block[:whole]
 
     def _add(self, level: int, buckets: Iterable[Bucket]) -> None:
         """Add a bucket of each column to a level, and where that is due to the next."""
@@ -159,7 +160,7 @@ class RowFile:
 
     def flush(self) -> None:
         """Write what waits. Raises OSError where the disk does not take all of it; the rest still waits then."""
-        # The rows first: a bucket of rows that are not there would be passed over, but nobody could tell its place.
+        # The rows first: all else can be made from them.
         for tail in (self._rows, *self._levels):
             if tail.waiting:
                 tail.flush()
@@ -210,15 +211,16 @@ class RowReader:
     """
 
     def __init__(self, path: Path, columns: int) -> None:
-        self._columns, self._width = columns, HEAD + columns
+        self._widths = [HEAD + columns, *[columns * WIDTH] * LEVELS]
+        """Numbers of a row, and of the buckets of each level."""
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC)]
-        self.rows = os.fstat(self._files[0]).st_size // (self._width * SIZE)
+        self.rows = os.fstat(self._files[0]).st_size // (self._widths[0] * SIZE)
         self._counts = [self.rows]
         """How many rows there are, and how many buckets of each level."""
         with suppress(OSError):
             for level in range(1, LEVELS + 1):
                 self._files.append(os.open(level_path(path, level), os.O_RDONLY | os.O_CLOEXEC))
-                there = os.fstat(self._files[level]).st_size // (columns * WIDTH * SIZE)
+                there = os.fstat(self._files[level]).st_size // (self._widths[level] * SIZE)
                 self._counts.append(min(there, self.rows // FACTOR**level))
 
     def close(self) -> None:
@@ -231,7 +233,7 @@ class RowReader:
         low, high = 0, self.rows
         while low < high:
             middle = (low + high) // 2
-            if self._read(0, middle, middle + 1, self._width)[0] < step:
+            if self._read(0, middle, middle + 1)[0] < step:
                 low = middle + 1
             else:
                 high = middle
@@ -245,59 +247,61 @@ class RowReader:
         """Return values of a column, `count` at most, of rows drawn at random; of the same rows each time."""
         # Not evenly spread: something may happen every so many rows.
         drawn = random.Random(0).sample(range(first, end), min(count, end - first))  # noqa: S311 - no secret
-        numbers = array("d")
-        for row in drawn:
-            numbers.frombytes(os.pread(self._files[0], SIZE, (row * self._width + HEAD + column) * SIZE))
-        return list(numbers)
+        return [self._read(0, row, row + 1)[HEAD + column] for row in drawn]
 
     def extremes(self, column: int, first: int, end: int, pieces: int) -> list[Point]:
-        """Return of each of about `pieces` pieces of the rows the lowest, the highest and the first NaN.
+        """Return of each of `pieces` pieces of the rows the lowest, the highest and the first NaN.
 
-        The first and the last row are among them. Only buckets are read where that is enough.
+        The pieces are of as many rows each, give or take a bucket. The first and the last row are among the points.
+        Only buckets are read where that is enough.
         """
         level = 0
         while level + 1 < len(self._counts) and (end - first) // FACTOR ** (level + 1) >= pieces:
             level += 1
-        buckets = self._buckets(column, first, end, level)
-        count = len(buckets[0])
+        *buckets, starts = self._buckets(column, first, end, level)
+        # By rows and not by buckets: those at the ends are of fewer.
+        edges = [bisect_left(starts, first + (end - first) * piece // pieces) for piece in range(pieces + 1)]
         found = [*self.points(column, first, min(first + 1, end)), *self.points(column, max(first, end - 1), end)]
-        for piece in range(min(pieces, count)):
-            from_, to = piece * count // min(pieces, count), (piece + 1) * count // min(pieces, count)
-            found += bucket_of_buckets([numbers[from_:to] for numbers in buckets]).points()
+        for from_, to in pairwise(edges):
+            if from_ < to:
+                found += bucket_of_buckets([numbers[from_:to] for numbers in buckets]).points()
         return sorted(set(found), key=lambda point: point[:2])
 
     def _buckets(self, column: int, first: int, end: int, level: int) -> list[array[float]]:
         """Return buckets of the rows: of a level, and at the ends, where none of it fits, of lower ones.
 
-        There is an array for each member of a bucket: to make objects of fifteen thousand would take most of the time.
+        There is an array for each member of a bucket, and one of the rows that they begin with: to make objects of
+        fifteen thousand would take most of the time.
         """
         if level == 0:
             steps, times, values = self._columns_of(column, first, end)
             nans = array(
                 "d", [step if math.isnan(value) else math.nan for step, value in zip(steps, values, strict=True)]
             )
-            return [values, steps, times, values, steps, times, nans, times]
+            return [values, steps, times, values, steps, times, nans, times, array("d", range(first, end))]
         size = FACTOR**level
         low, high = -(-first // size), min(end // size, self._counts[level])
         if high <= low:
             return self._buckets(column, first, end, level - 1)
-        width = self._columns * WIDTH
-        data = self._read(level, low, high, width)
+        data = self._read(level, low, high)
+        here = [data[column * WIDTH + member :: self._widths[level]] for member in range(WIDTH)]
+        here.append(array("d", range(low * size, high * size, size)))
         before = self._buckets(column, first, low * size, level - 1)
         after = self._buckets(column, high * size, end, level - 1)
-        return [before[member] + data[column * WIDTH + member :: width] + after[member] for member in range(WIDTH)]
+        return [left + middle + right for left, middle, right in zip(before, here, after, strict=True)]
 
     def _columns_of(self, column: int, first: int, end: int) -> tuple[array[float], array[float], array[float]]:
-        data, width = self._read(0, first, end, self._width), self._width
+        data, width = self._read(0, first, end), self._widths[0]
         return data[0::width], data[1::width], data[HEAD + column :: width]
 
-    def _read(self, level: int, first: int, end: int, width: int) -> array[float]:
-        """Return the numbers of rows or buckets."""
-        numbers = array("d", bytes((end - first) * width * SIZE))
+    def _read(self, level: int, first: int, end: int) -> array[float]:
+        """Return the numbers of rows, which are level 0, or of the buckets of a level."""
+        size = self._widths[level] * SIZE
+        numbers = array("d", bytes((end - first) * size))
         with memoryview(numbers).cast("B") as view:
             done = 0
             while done < len(view):
-                read = os.preadv(self._files[level], [view[done:]], first * width * SIZE + done)
+                read = os.preadv(self._files[level], [view[done:]], first * size + done)
                 if not read:
                     raise OSError(f"a file of the history has become shorter while it was read, after {done} bytes")
                 done += read

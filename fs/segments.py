@@ -13,13 +13,15 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from midrun.fs.disk import write_whole
-from midrun.fs.rows import HEAD, MOST_WAITING, SIZE, Point, RowFile, RowReader
+from midrun.fs.rows import HEAD, SIZE, Point, RowFile, RowReader
 
 FORMAT = "midrun.history/1"
 INDEX = "columns.json"
@@ -27,6 +29,8 @@ MOST_TOGETHER = 16
 """Names in one file: more that come together are in several, so that whoever reads one name reads little else."""
 MOST_SETS = 256
 """Sets of names that have files of their own; in what comes in yet another each name is by itself."""
+MOST_WAITING = 8 << 20
+"""Bytes that wait for a disk that takes nothing; rows beyond that are lost."""
 
 _SAMPLED, _USUAL = 500, (0.02, 0.98)
 """Values from which it is told what is usual, and the part of them that lies below."""
@@ -111,8 +115,10 @@ class Segment:
         self._parent = parent
         self._record = SegmentRecord(format=FORMAT, function=function, started=started, first_step=first_step, files=[])
         self._directory: Path | None = None
-        self._sets: dict[tuple[str, ...], list[_Set]] = {}
         self._known: dict[frozenset[str], list[_Set]] = {}
+        """The sets that there are, by the names that came together: more than one where these are many."""
+        self._sets: dict[tuple[str, ...], list[_Set]] = {}
+        """Those that a row goes to, by its names in their order."""
         self._is_told = True
         """Whether `columns.json` says what there is."""
         self.lost = 0
@@ -178,13 +184,12 @@ class Segment:
         """Return the sets that a row of these names goes to."""
         if names not in self._sets:
             together = frozenset(names)
-            if together not in self._known:
-                alone = len(self._known) >= MOST_SETS and len(names) > 1
-                self._sets[names] = (
-                    [one for name in names for one in self._sets_of((name,))] if alone else self._new(together, names)
-                )
-                return self._sets[names]
-            self._sets[names] = self._known[together]
+            if together in self._known:
+                self._sets[names] = self._known[together]
+            elif len(names) > 1 and len(self._known) >= MOST_SETS:
+                self._sets[names] = [one for name in names for one in self._sets_of((name,))]
+            else:
+                self._sets[names] = self._new(together, names)
         return self._sets[names]
 
     def _new(self, together: frozenset[str], names: tuple[str, ...]) -> list[_Set]:
@@ -250,8 +255,8 @@ def curve_of(
     name: str,
     *,
     first: float = 0,
-    last: float = float("inf"),
-    points: float = 1000,
+    last: float = math.inf,
+    points: float = math.inf,
     duplicates: Duplicates = "both",
 ) -> Curve | None:
     """Return the points of a name, or None where there is no such name.
@@ -269,21 +274,17 @@ def curve_of(
 
     Raises OSError where it can't be read.
     """
-    with ExitStack() as stack:
-        parts = []
-        for part in _parts(parent, name, first, last, duplicates):
-            stack.callback(part.reader.close)
-            parts.append(part)
+    with ExitStack() as files:
+        parts = [*_parts(parent, name, first, last, duplicates, files)]
         rows = sum(len(part.rows) for part in parts)
         if not parts and name not in names_in(parent):
             return None
-        attempts: dict[str, Attempt] = {}
-        for part in parts:
-            pieces = None if rows <= points else max(1, int(points * len(part.rows) / (2 * rows)))
-            _add(attempts.setdefault(part.segment, _attempt(part)), part.points(pieces))
-        found = [_sorted(attempt) for attempt in attempts.values() if attempt["steps"]]
-        usual = [] if rows <= points else _usual(parts, rows)
-        return Curve(name=name, rows=rows, exact=rows <= points, usual=usual, attempts=found)
+        exact = rows <= points
+        # Of each piece two points are shown, as a rule.
+        share = None if exact else points / (2 * rows)
+        by_segment = groupby((part for part in parts if part.rows), attrgetter("segment"))
+        attempts = [_attempt([*group], share) for _, group in by_segment]
+        return Curve(name=name, rows=rows, exact=exact, usual=[] if exact else _usual(parts, rows), attempts=attempts)
 
 
 class _Part(NamedTuple):
@@ -295,14 +296,18 @@ class _Part(NamedTuple):
     column: int
     rows: range
 
-    def points(self, pieces: int | None) -> list[Point]:
-        """Return the points, or the extremes of so many pieces."""
-        if pieces is None:
+    def points(self, share: float | None) -> list[Point]:
+        """Return the points, or the extremes of pieces: as many as this share of the rows, one at least."""
+        if share is None:
             return self.reader.points(self.column, self.rows.start, self.rows.stop)
+        pieces = max(1, round(share * len(self.rows)))
         return self.reader.extremes(self.column, self.rows.start, self.rows.stop, pieces)
 
 
-def _parts(parent: Path, name: str, first: float, last: float, duplicates: Duplicates) -> Iterator[_Part]:
+def _parts(
+    parent: Path, name: str, first: float, last: float, duplicates: Duplicates, files: ExitStack
+) -> Iterator[_Part]:
+    """Iterate over the files that have the name, the oldest first; each stays open until `files` is left."""
     records = _records(parent)
     for place, (segment, record) in enumerate(records):
         made_again = [later["first_step"] for _, later in records[place + 1 :] if later["function"] == "fit"]
@@ -310,10 +315,13 @@ def _parts(parent: Path, name: str, first: float, last: float, duplicates: Dupli
         for file in record["files"]:
             if name not in file["columns"][HEAD:]:
                 continue
-            with suppress(FileNotFoundError):  # There is no row yet.
+            try:
                 reader = RowReader(segment / file["file"], len(file["columns"]) - HEAD)
-                rows = range(start := reader.find(first), max(start, reader.find(end)))
-                yield _Part(segment.name, record, reader, file["columns"].index(name, HEAD) - HEAD, rows)
+            except FileNotFoundError:
+                continue  # There is no row yet.
+            files.enter_context(closing(reader))
+            rows = range(start := reader.find(first), max(start, reader.find(end)))
+            yield _Part(segment.name, record, reader, file["columns"].index(name, HEAD) - HEAD, rows)
 
 
 def _usual(parts: Sequence[_Part], rows: int) -> list[float]:
@@ -321,28 +329,22 @@ def _usual(parts: Sequence[_Part], rows: int) -> list[float]:
     values: list[float] = []
     for part in parts:
         share = -(-_SAMPLED * len(part.rows) // rows)
-        values += part.reader.sample(part.column, part.rows.start, part.rows.stop, max(1, share))
+        values += part.reader.sample(part.column, part.rows.start, part.rows.stop, share)
     finite = sorted(value for value in values if math.isfinite(value))
     return [finite[round(share * (len(finite) - 1))] for share in _USUAL] if finite else []
 
 
-def _attempt(part: _Part) -> Attempt:
-    function, started = part.record["function"], part.record["started"]
-    return Attempt(segment=part.segment, function=function, started=started, steps=[], times=[], values=[])
-
-
-def _add(attempt: Attempt, points: Iterable[Point]) -> None:
-    for step, time, value in points:
-        attempt["steps"].append(int(step))
-        attempt["times"].append(time)
-        attempt["values"].append(value)
-
-
-def _sorted(attempt: Attempt) -> Attempt:
-    """Return the attempt with the points of several files in one order."""
-    points = sorted(zip(attempt["steps"], attempt["times"], attempt["values"], strict=True), key=lambda row: row[:2])
-    steps, times, values = (list(column) for column in zip(*points, strict=True))
-    return {**attempt, "steps": steps, "times": times, "values": values}
+def _attempt(parts: Sequence[_Part], share: float | None) -> Attempt:
+    """Return the points of one segment's files in one order."""
+    points = sorted((point for part in parts for point in part.points(share)), key=lambda point: point[:2])
+    return Attempt(
+        segment=parts[0].segment,
+        function=parts[0].record["function"],
+        started=parts[0].record["started"],
+        steps=[int(point.step) for point in points],
+        times=[point.time for point in points],
+        values=[point.value for point in points],
+    )
 
 
 def _segments(parent: Path) -> list[Path]:

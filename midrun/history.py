@@ -7,6 +7,7 @@ directory that shows it.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,7 @@ from midrun.fs.segments import Segment
 from midrun.fs.tracebacks import last_line
 from midrun.fs.tree import Dir, Leaf, Link, file
 from midrun.logged import Block, Logged, Noted
+from midrun.records import HISTORY
 from midrun.sample import Sample
 from midrun.series import Series
 from midrun.services import Service
@@ -29,8 +31,6 @@ from midrun.worker import Worker
 if TYPE_CHECKING:
     from midrun.run import Run
 
-FOLDER = "history"
-"""Its name in the run directory."""
 INTERVAL = 0.25
 """Seconds between two looks, at least."""
 MOST_POINTS = 1024
@@ -92,14 +92,16 @@ class History:
         self._noted, self._parent, self._function = noted, parent, function
         self._look = look
         self._service = service
-        self._faults: dict[str, str] = {}
+        self._faults: dict[tuple[str, int | None], str] = {}
+        """What was first told of each kind of error, by its class and errno."""
         # What is no Exception, as a panic of Rust code, comes to the worker.
         self._worker = Worker("midrun-history", lambda text, _: service.fail(text), self._take, INTERVAL)
         self._logged = Logged()
         self._segment: Segment | None = None
         self._step = 0
         """The last sample's."""
-        self._flushed = -_FLUSH_EVERY
+        self._flushed = -math.inf
+        """When the disk was last given something, by the monotonic clock."""
         self._is_stuck = False
         """Whether the disk has not taken what it was last given."""
         self._lost = 0
@@ -125,19 +127,21 @@ class History:
     # ---- its own thread
 
     def _end(self) -> None:
-        self._write(self._logged.steady())
-        self._flushed = -_FLUSH_EVERY
-        self._take(late=True)
+        self._flushed = -math.inf
+        self._take(is_last=True)
 
-    def _take(self, *, late: bool = False) -> None:
+    def _take(self, *, is_last: bool = False) -> None:
         """Take the samples that have come, and note what is new in them."""
         try:
             if self._look():
-                self.note(self._noted.take(late=late))
+                self.note(self._noted.take(late=is_last))
+                if is_last:
+                    self._write(self._logged.steady())
                 self._flush()
         except Exception as error:  # noqa: BLE001 - whatever became of the device or the disk, the next may be better
             # One kind is told once, also where its message has an address in it that changes.
-            self._service.fail(self._faults.setdefault(type(error).__name__, last_line(error)))
+            kind = type(error).__name__, error.errno if isinstance(error, OSError) else None
+            self._service.fail(self._faults.setdefault(kind, last_line(error)))
         else:
             if not self._is_stuck:
                 self._service.run()
@@ -208,6 +212,7 @@ class History:
                 self._segment.flush()
             self._lost += self._segment.lost + self._segment.waiting
         self._segment = None
+        self._logged.forget_rates()  # The next segment has its own.
 
     def _make_room(self, names: Iterable[str]) -> None:
         """Make a series for each name that has none, and all of them shorter where they become too many."""
@@ -264,7 +269,7 @@ class HistoryFiles(Dir):
     def __init__(self, run: Run) -> None:
         self._run = run
         self.rows = Link(
-            lambda: str(run.directory / FOLDER),
+            lambda: str(run.directory / HISTORY),
             "Every value of every step, of all sessions: a directory for each, with float64 rows and `columns.json`.",
         )
 

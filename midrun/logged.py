@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import compress
+from itertools import compress, islice
 from operator import eq, is_not, ne
 from typing import NamedTuple, cast
 
@@ -22,9 +22,11 @@ from midrun.sample import Rates, Sample, Scalar, number_here
 from midrun.series import is_equal
 from midrun.targets import path_of
 
-_ROOM, _MOST_SCALARS = 256, 200_000
-"""Samples that may wait until it is known how many scalars each has, and scalars that may wait in all."""
+_FEWEST_SAMPLES, _MOST_SAMPLES, _MOST_SCALARS = 8, 4096, 200_000
+"""Samples for which there is room, at least and at most, and scalars that may wait where each sample has many."""
 
+_MOST_ABSENT = 5_000
+"""Metrics that samples no longer have of which it is known what they were."""
 _STEADY_EVERY = 30.0
 """Seconds between two rows of learning rates that stay."""
 
@@ -34,7 +36,7 @@ class Noted:
 
     def __init__(self) -> None:
         self.waiting: deque[Sample] = deque()
-        self.room = _ROOM
+        self.room = _MOST_SAMPLES
         """How many may wait. Whoever takes them may be waiting for a disk."""
         self.lost = 0
         """How many there was no room for."""
@@ -52,7 +54,8 @@ class Noted:
         while self.waiting and (late or self.waiting[0].arrived):
             taken.append(self.waiting.popleft())
         if taken:
-            self.room = max(8, min(4096, _MOST_SCALARS // (1 + len(taken[-1].metrics))))
+            share = _MOST_SCALARS // (1 + len(taken[-1].metrics))
+            self.room = max(_FEWEST_SAMPLES, min(_MOST_SAMPLES, share))
         return taken
 
 
@@ -127,7 +130,11 @@ class Logged:
     def _before(self, names: tuple[str, ...]) -> list[Scalar | None]:
         """Return what metrics of other names than those of the last sample were."""
         self._absent.update(zip(self._names, self._scalars, strict=True))
-        return [self._absent.pop(name, None) for name in names]
+        before = [self._absent.pop(name, None) for name in names]
+        for name in [*islice(self._absent, max(0, len(self._absent) - _MOST_ABSENT))]:  # A name may come once only.
+            del self._absent[name]
+            self._values.pop(name, None)
+        return before
 
     def _blocks_of(self, run: _Run) -> list[Block]:
         """Return what is new of metrics whose objects are others than before."""
@@ -179,6 +186,10 @@ class Logged:
         self._told.update(dict.fromkeys(changed, sample.global_step))
         until = Block(tuple(ended), [step], [moment], [[*ended.values()]])
         return [block for block in (until, _block(sample, [*changed], [*changed.values()])) if block.names]
+
+    def forget_rates(self) -> None:
+        """Have the next sample's learning rates be new, whatever they were."""
+        self.rates, self._raw_rates = {}, ()
 
     def steady(self) -> list[Block]:
         """Return the learning rates that have stayed what they were, as of the last sample.

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FORMAT = "midrun.run/1"
 RUN_RECORD, LAST_STATE = "run.json", "last-state.json"
 """Their names in the run directory."""
+HISTORY = "history"
+"""The name of the directory there with the segments of the history."""
 
 
 class Session(TypedDict):

@@ -25,7 +25,6 @@ from midrun.fs.answers import Answers
 from midrun.fs.page import Page
 from midrun.fs.tracebacks import trace
 from midrun.fs.verbs import Tree
-from midrun.history import FOLDER as HISTORY
 from midrun.history import History
 from midrun.hold import Holds
 from midrun.inspectors import Inspection
@@ -107,7 +106,7 @@ class Run:
         log = self.directory / RUN_LOG
         self.log = RunLog(log, self.disk.put, self._slow.put)
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
-        folders = [*(self.artifact_dir / folder for folder in FOLDERS), self.directory / HISTORY]
+        folders = [*(self.artifact_dir / folder for folder in FOLDERS), self.directory / records.HISTORY]
         self._records = records.Records(self.directory, folders, self.services["records"])
         self.store = Store(self, self.artifact_dir)
         self.control_errors = ControlErrors()
@@ -125,7 +124,7 @@ class Run:
         self.turns = Turns(self, self._page)
         self.history = History(
             self.turns.noted,
-            self.directory / HISTORY,
+            self.directory / records.HISTORY,
             lambda: self.loop.function,
             self.services["history"],
             self.turns.look,

@@ -28,12 +28,13 @@ class _CsvText:
         for _ in range(first - self._first):
             cut = self._text.index("\n", cut) + 1
         new = (column[self._end - first :] for column in columns)
-        self._text = self._text[cut:] + "".join([_line(*point) for point in zip(*new, strict=True)])
+        self._text = self._text[cut:] + "".join([line(*point) for point in zip(*new, strict=True)])
         self._first, self._end = first, first + len(columns[0])
         return self._text
 
 
-def _line(step: float, time: float, value: float) -> str:
+def line(step: float, time: float, value: float) -> str:
+    """Return a point as a line of CSV, as `HEADER` says."""
     return f"{step:.0f},{time:.3f},{value!r}\n"
 
 
@@ -101,7 +102,7 @@ class Series:
         columns = self._ordered()
         # The last point may move yet.
         settled = self._lines.of(self._left, _columns(*(column[:-1] for column in columns)))
-        last = "".join([_line(*point) for point in zip(*(column[-1:] for column in columns), strict=True)])
+        last = "".join([line(*point) for point in zip(*(column[-1:] for column in columns), strict=True)])
         return f"{HEADER}{self._thinned_lines.of(0, self._thinned)}{settled}{last}"
 
     def _ordered(self) -> Columns:

@@ -6,10 +6,11 @@ They are read here, and not in the training process: the tree only has a link to
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast, get_args
 
 from midrun.fs.faults import NotFound, Unavailable
 from midrun.fs.guesses import closest
@@ -36,7 +37,7 @@ QUERY = (
         "duplicates",
         "What is shown of steps that were made again, as after a resume: every value, or the last. Then what an "
         "earlier session has from there on is left out.",
-        ("both", "last"),
+        get_args(Duplicates),
         "both",
     ),
 )
@@ -54,7 +55,7 @@ def show(site: Site, call: Call) -> Answer:
     if directory is None:
         raise NotFound("this run has no history on the disk")
     parent, name = Path(directory), call.query["name"]
-    found: Any
+    found: Curve | Names
     try:
         found = _curve(parent, name, call.query) if name else Names(names=names_in(parent))
     except OSError as error:
@@ -62,7 +63,7 @@ def show(site: Site, call: Call) -> Answer:
     return _document(found)
 
 
-def _document(found: Any) -> Answer:  # noqa: ANN401 - a curve, or the names
+def _document(found: Curve | Names) -> Answer:
     """Return what `document` does, of many numbers in less time: a page asks for dozens of curves every few seconds."""
     try:
         return Answer(f"{json.dumps(found, allow_nan=False)}\n".encode())
@@ -75,7 +76,7 @@ def _curve(parent: Path, name: str, query: Mapping[str, str]) -> Curve:
         parent,
         name,
         first=int(query["from"] or 0),
-        last=int(query["to"]) if query["to"] else float("inf"),
+        last=int(query["to"]) if query["to"] else math.inf,
         points=int(query["points"] or _POINTS),
         duplicates=cast("Duplicates", query["duplicates"]),
     )

@@ -57,8 +57,10 @@ The first word is RUN if it is a path (it has a slash, or is a dot), or a run's 
 
 An unknown kind or argument is refused, and the run says what it takes. The files of procfs/control/ in its
 directory, and /docs at its address, describe each kind."""
-_FREE, _RUN_AND_NAME = ("send", "history"), 2
-"""Commands that take words after options, and how many the second takes."""
+_FREE = ("send", "history")
+"""Commands that take words after options."""
+_RUN_AND_NAME = 2
+"""Words that `midrun history` takes at most."""
 _POINTS = f"{', '.join(POINTS[:-1])} or {POINTS[-1]}"
 
 
@@ -128,9 +130,9 @@ def _history(options: argparse.Namespace, words: list[str]) -> int:
     run = runs.chosen(named)
     if not name:
         return history.listed(run)
-    last = math.inf if options.last is None else options.last
-    points = math.inf if options.points is None else options.points
-    return history.printed(run, name[0], first=options.first, last=last, points=points, every=options.every)
+    return history.printed(
+        run, name[0], first=options.first, last=options.last, points=options.points, every=options.every
+    )
 
 
 def _deliver(options: argparse.Namespace, run: runs.Run, command: dict[str, Any]) -> int:
@@ -236,10 +238,9 @@ def _add_history(parser: _Parser) -> None:
     parser.usage = "midrun history [options] [RUN] [NAME]"
     parser.add_argument("words", nargs="*", metavar="NAME", help="a metric, or optimizers/0/groups/0/lr")
     parser.add_argument("--from", dest="first", type=_count, default=0, metavar="STEP", help="the first step")
-    parser.add_argument("--to", dest="last", type=_count, metavar="STEP", help="the last step")
-    parser.add_argument(
-        "--points", type=_count, metavar="N", help="about N points: the lowest and highest of each piece (default: all)"
-    )
+    parser.add_argument("--to", dest="last", type=_count, default=math.inf, metavar="STEP", help="the last step")
+    few = "about N points: the lowest and highest of each piece (default: all)"
+    parser.add_argument("--points", type=_count, default=math.inf, metavar="N", help=few)
     parser.add_argument("--every", action="store_true", help="also what a later session of the run has made again")
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from midrun.cli.output import Trouble, one_line, span
 from midrun.fs import mounts
 from midrun.fs.lock import is_held
-from midrun.records import FORMAT, LAST_STATE, RUN_RECORD, boot_id, process
+from midrun.records import FORMAT, HISTORY, LAST_STATE, RUN_RECORD, boot_id, process
 
 DEEPEST = 8
 """How many directories down runs are searched for."""
@@ -31,7 +31,7 @@ SILENT = 90.0
 _FORMAT = FORMAT.rpartition("/")[0] + "/"
 """How a record of this or another version begins."""
 _MOUNTED = "procfs"
-_OWN = ("spool", "artifacts", "history")
+_OWN = ("spool", "artifacts", HISTORY)
 """Directories of a run in which there are no runs."""
 _EMPTY = (mounts.KIND, "proc", "sysfs")
 """Kinds of mounts in which there are no runs."""

@@ -7,7 +7,10 @@ import math
 import os
 from array import array
 from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -15,6 +18,8 @@ from hypothesis import strategies as st
 
 from midrun.fs import rows
 from midrun.fs.rows import FACTOR, Point, RowFile, RowReader, level_path
+
+T = TypeVar("T")
 
 NUMBERS = st.one_of(
     st.floats(-1e3, 1e3), st.sampled_from([0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, 1.7e308, -1.7e308])
@@ -29,18 +34,13 @@ def write(path: Path, values: list[list[float]], start: int = 0, file: RowFile |
     return file
 
 
-def reading(path: Path, columns: int, question: Callable[[RowReader], object]) -> object:
-    reader = RowReader(path, columns)
-    try:
+def reading(path: Path, columns: int, question: Callable[[RowReader], T]) -> T:
+    with closing(RowReader(path, columns)) as reader:
         return question(reader)
-    finally:
-        reader.close()
 
 
 def extremes(path: Path, columns: int, column: int, first: int, end: int, pieces: int) -> list[Point]:
-    found = reading(path, columns, lambda reader: reader.extremes(column, first, end, pieces))
-    assert isinstance(found, list)
-    return found
+    return reading(path, columns, lambda reader: reader.extremes(column, first, end, pieces))
 
 
 def key(point: Point) -> tuple[object, ...]:
@@ -97,6 +97,16 @@ def test_each_piece_keeps_its_spike(tmp_path: Path) -> None:
     assert 200 <= len(found) <= 210
 
 
+@pytest.mark.parametrize("rest", [0, 848, FACTOR**2 - 1])
+def test_the_pieces_are_of_as_many_rows_each_whatever_the_buckets_at_the_ends(tmp_path: Path, rest: int) -> None:
+    first, size = 100, FACTOR**2
+    end = 12 * size + rest
+    write(tmp_path / "a", [[at % 7] for at in range(end)])
+    steps = [point.step for point in extremes(tmp_path / "a", 1, 0, first, end, 10)]
+    assert len(steps) <= 22
+    assert max(later - earlier for earlier, later in pairwise(steps)) <= (end - first) / 10 + size
+
+
 def test_a_range_of_a_long_file_reads_buckets_and_not_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = FACTOR**2 * 3
     write(tmp_path / "a", [[at] for at in range(count)])
@@ -146,7 +156,7 @@ def test_a_disk_that_takes_a_part_leaves_whole_rows_and_the_rest_comes_later(
     path, whole = tmp_path / "a", [[float(at)] for at in range(FACTOR * 2)]
     file = RowFile(path, 1)
     write(path, whole[:5], file=file)
-    room, write_, cut = [taken], os.write, os.ftruncate
+    room, write_ = [taken], os.write
 
     def full(fd: int, data: bytes) -> int:
         if not room[0]:
@@ -165,7 +175,6 @@ def test_a_disk_that_takes_a_part_leaves_whole_rows_and_the_rest_comes_later(
         for _ in range(2):
             with pytest.raises(OSError, match=r"No space|Input/output"):
                 write(path, [], file=file) if file.waiting else write(path, whole[5:], 5, file)
-    assert cut is os.ftruncate
     if cuttable:
         assert path.stat().st_size % 24 == 0
     assert file.rows_waiting == len(whole) - 5 - taken // 24

@@ -123,7 +123,7 @@ def test_a_range_and_a_number_of_points_may_be_asked_for(tmp_path: Path) -> None
 def test_each_start_has_a_segment_and_a_step_made_again_is_shown_twice_or_as_it_was_last(tmp_path: Path) -> None:
     segment(tmp_path, loss=line(1, 353), val={50: 1.0, 100: 2.0})
     segment(tmp_path, 65, loss=line(65, 101, 10.0), val={100: 3.0})
-    assert points(asked(tmp_path, "loss", points=1000)) == [line(1, 353), line(65, 101, 10.0)]
+    assert points(asked(tmp_path, "loss")) == [line(1, 353), line(65, 101, 10.0)]
     assert points(asked(tmp_path, "loss", duplicates="last")) == [line(1, 65), line(65, 101, 10.0)]
     assert points(asked(tmp_path, "val", duplicates="last")) == [{50: 1.0}, {100: 3.0}], "also where it came later"
     assert [attempt["segment"] for attempt in asked(tmp_path, "loss")["attempts"]] == ["0001", "0002"]
@@ -237,7 +237,7 @@ def test_a_killed_writer_has_left_every_row_that_it_said_was_written(
             said += process.stdout.read()
         last = int(said[-8:])
         for name, sign, every in (("a", 1, 1), ("b", -1, 1), ("c", 1, 7)):
-            [found] = points(asked(parent, name, points=50_000)) if last >= 7 or every == 1 else [{}]
+            [found] = points(asked(parent, name)) if last >= 7 or every == 1 else [{}]
             steps = list(found)
             assert len(steps) >= last // every
             assert found == {step: sign * step for step in range(every, len(steps) * every + 1, every)}
@@ -262,15 +262,28 @@ def test_a_million_points_are_drawn_from_few_reads(
 
     preadv = os.preadv
     monkeypatch.setattr(os, "preadv", counted)
-    whole = asked(tmp_path, "loss")
+    whole = asked(tmp_path, "loss", points=1000)
     assert whole["rows"] == count
     assert 1000 <= len(whole["attempts"][0]["steps"]) <= 1002
     assert sum(read) < 3 << 20
     read.clear()
-    middle = asked(tmp_path, "loss", first=count // 2, last=count // 2 + 999)
+    middle = asked(tmp_path, "loss", first=count // 2, last=count // 2 + 999, points=1000)
     assert middle["exact"]
     assert len(middle["attempts"][0]["steps"]) == 1000
     assert sum(read) < 1 << 20
+
+
+def test_a_file_that_can_not_be_read_is_told_and_none_stays_open(tmp_path: Path) -> None:
+    segment(tmp_path, loss=line(1, 4))
+    segment(tmp_path, loss=line(1, 4))
+    file = tmp_path / "0002" / "0000.rows"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(IsADirectoryError) as told:
+        curve_of(tmp_path, "loss")
+    held = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+    assert told.value.errno == errno.EISDIR
+    assert not [path for path in held if tmp_path in path.parents]
 
 
 def test_a_reader_without_rights_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 from pathlib import Path
 from typing import Any, cast
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from midrun import history, logged
 from midrun.fs.segments import Segment, curve_of, names_in
 from midrun.history import History
-from midrun.logged import Noted
+from midrun.logged import Logged, Noted
 from midrun.sample import Sample
 from tests.midrun.models import Staged, Watched, batches, document, run_of, trainer
 from tests.midrun.test_history import Arrived, Told, sample, until
@@ -23,7 +24,7 @@ from tests.midrun.test_history import Arrived, Told, sample, until
 
 def curves(parent: Path, name: str, **question: Any) -> list[dict[int, float]]:
     """Return the points of each attempt, by steps."""
-    found = curve_of(parent, name, points=100_000, **question)
+    found = curve_of(parent, name, **question)
     assert found is not None, name
     return [dict(zip(attempt["steps"], attempt["values"], strict=True)) for attempt in found["attempts"]]
 
@@ -100,6 +101,18 @@ def test_a_metric_that_comes_and_goes_keeps_its_identity(tmp_path: Path) -> None
     assert curves(tmp_path, "val") == [{0: 3.0}]
 
 
+def test_of_metrics_that_never_come_again_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged, "_MOST_ABSENT", 3)
+    seen, kept = Logged(), list[ReferenceType[Tensor]]()
+    for step in range(20):
+        value = torch.tensor(float(step))
+        kept.append(ref(value))
+        [block] = seen.new_in([sample(step, **{f"loss of {step}": value})])
+        assert (block.names, block.rows) == ((f"loss of {step}",), [[float(step)]])
+        del value
+    assert [step for step, one in enumerate(kept) if one() is not None] == [16, 17, 18, 19]
+
+
 def test_a_rate_has_a_point_where_it_changes_and_its_old_value_until_then(tmp_path: Path) -> None:
     rates = [0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.0001]
     noted = noting(tmp_path)
@@ -107,6 +120,15 @@ def test_a_rate_has_a_point_where_it_changes_and_its_old_value_until_then(tmp_pa
     noted._end()
     found = curves(tmp_path, "optimizers/0/groups/0/lr")
     assert found == [{0: 0.1, 2: 0.1, 3: 0.01, 4: 0.01, 5: 0.001, 6: 0.0001}]
+
+
+def test_a_rate_that_stays_has_a_point_at_the_last_step_of_the_run(tmp_path: Path) -> None:
+    noted = Noted()
+    kept = History(noted, tmp_path, lambda: "fit", Told())
+    kept.note([sample(1, [[0.1]])])
+    noted.add(sample(9, [[0.1]]))
+    kept.stop()
+    assert curves(tmp_path, "optimizers/0/groups/0/lr") == [{1: 0.1, 9: 0.1}]
 
 
 def test_a_rate_that_stays_has_a_point_now_and_then_for_a_run_may_be_killed(tmp_path: Path) -> None:
@@ -157,6 +179,13 @@ def test_a_step_that_goes_back_begins_another_segment(tmp_path: Path) -> None:
     assert curves(tmp_path, "loss", duplicates="last") == [{1: 3.0, 2: 4.0}]
 
 
+def test_each_segment_has_the_learning_rates_from_its_first_step_on(tmp_path: Path) -> None:
+    steps = [10, 11, 12, 5, 6, 7]
+    written(tmp_path, *(sample(step, [[0.1]], loss=torch.tensor(1.0)) for step in steps))
+    assert [min(attempt) for attempt in curves(tmp_path, "optimizers/0/groups/0/lr")] == [10, 5]
+    assert curves(tmp_path, "loss", duplicates="last") == [dict.fromkeys(steps[3:], 1.0)]
+
+
 # ---- what goes wrong
 
 
@@ -166,7 +195,7 @@ def test_samples_beyond_the_room_are_left_out_and_counted() -> None:
         noted.add(sample(step, loss=1.0))
     assert noted.lost == 10
     taken = noted.take()
-    assert [one.global_step for one in taken] == list(range(256))
+    assert [one.global_step for one in taken] == list(range(4096))
     assert noted.room == 4096, "of one metric many have room"
     noted.add(sample(0, **{str(number): 1.0 for number in range(5000)}))
     noted.take()
@@ -198,6 +227,22 @@ def test_a_full_disk_is_told_once_and_what_it_did_not_take_comes_later(
     assert told.state == "running"
     assert curves(tmp_path, "loss") == [{step: 1.0 * step for step in range(10)}]
     assert kept.index["lost"] == 0
+
+
+def test_of_a_disk_with_several_troubles_the_last_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_FLUSH_EVERY", 0.0)
+    noted, told = Noted(), Told()
+    kept = History(noted, tmp_path, lambda: "fit", told)
+    for number in (errno.ENOSPC, errno.EIO):
+
+        def fails(*_: object, number: int = number) -> int:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "write", fails)
+            noted.add(sample(1, loss=1.0))
+            kept._take()
+        assert os.strerror(number) in str(told.reason)
 
 
 def test_where_somebody_has_tidied_up_what_comes_goes_to_another_segment(

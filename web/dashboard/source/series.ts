@@ -136,7 +136,7 @@ export class Series {
         return [pointsOf(curve), curve.rows];
       }
     } catch (error) {
-      // The disk takes nothing: then there is what the run has in memory.
+      // Nothing of it is on the disk, which may be full: then there is what the run has in memory.
       if (!(error instanceof Refusal && error.status === ABSENT)) throw error;
     }
     const file = shown<Index>(HISTORY)?.series[this.name];
