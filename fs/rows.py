@@ -4,18 +4,19 @@ A file of rows is nothing but float64, in the machine's byte order: step, second
 column. Rows are only ever appended, and what stands behind the last whole row is no row.
 
 Beside it are its buckets, so that a chart of a long run reads little. A bucket says of `FACTOR` rows, for each column,
-which value is the lowest, the highest and the first that is no number, and where these stand; and of these buckets are
-made those of the next level, of as many each. All of it can be made again from the rows.
+which value is the lowest, the highest and the first that is no number, where these stand, and what the mean is; and of
+these buckets are made those of the next level, of as many each. All of it can be made again from the rows.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import random
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
 from pathlib import Path
@@ -40,8 +41,15 @@ class Point(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """What is drawn of neighbouring values of one column. Each number is of one that there is."""
+    """What is drawn of neighbouring values of one column."""
 
+    step: float
+    """Of the first of them."""
+    time: float
+    numbers: float
+    """How many of them are numbers."""
+    total: float
+    """The sum of those."""
     low: float
     """NaN where none of them is a number."""
     low_step: float
@@ -52,6 +60,11 @@ class Bucket(NamedTuple):
     nan_step: float
     """Of the first value that is no number; NaN where each is one."""
     nan_time: float
+
+    @property
+    def mean(self) -> float:
+        """The mean of those that are numbers; NaN where none is."""
+        return self.total / self.numbers if self.numbers else math.nan
 
     def points(self) -> Iterator[Point]:
         """Iterate over the points that it names."""
@@ -68,34 +81,35 @@ WIDTH = len(Bucket._fields)
 
 def bucket_of_rows(steps: array[float], times: array[float], values: array[float]) -> Bucket:
     """Return the bucket of neighbouring rows, of which there is one at least."""
-    at_low, at_high = _place(min, values), _place(max, values)
-    nan = next((at for at, value in enumerate(values) if math.isnan(value)), -1) if math.isnan(sum(values)) else -1
-    where = (math.nan, math.nan) if nan < 0 else (steps[nan], times[nan])
+    numbers = _numbers(values)
+    low, high = (values.index(of(numbers)) if numbers else 0 for of in (min, max))
+    nan = next((at for at, value in enumerate(values) if math.isnan(value)), -1) if len(numbers) < len(values) else -1
     return Bucket(
-        *(values[at_low], steps[at_low], times[at_low]),
-        *(values[at_high], steps[at_high], times[at_high]),
-        *where,
+        *(steps[0], times[0], len(numbers), sum(numbers)),
+        *(values[low], steps[low], times[low]),
+        *(values[high], steps[high], times[high]),
+        *((math.nan, math.nan) if nan < 0 else (steps[nan], times[nan])),
     )
 
 
 def bucket_of_buckets(members: Sequence[array[float]]) -> Bucket:
     """Return the bucket of neighbouring ones, of which there is one at least: an array for each member of a bucket."""
-    lows, low_steps, low_times, highs, high_steps, high_times, nans, nan_times = members
-    at_low, at_high = _place(min, lows), _place(max, highs)
+    steps, times, counts, totals, lows, low_steps, low_times, highs, high_steps, high_times, nans, nan_times = members
+    numbers = _numbers(lows), _numbers(highs)
+    low, high = (lows.index(min(numbers[0])), highs.index(max(numbers[1]))) if numbers[0] else (0, 0)
     nan = next((at for at, step in enumerate(nans) if not math.isnan(step)), 0)
     return Bucket(
-        *(lows[at_low], low_steps[at_low], low_times[at_low]),
-        *(highs[at_high], high_steps[at_high], high_times[at_high]),
+        *(steps[0], times[0], sum(counts), sum(totals)),
+        *(lows[low], low_steps[low], low_times[low]),
+        *(highs[high], high_steps[high], high_times[high]),
         *(nans[nan], nan_times[nan]),
     )
 
 
-def _place(of: Callable[[Iterable[float]], float], values: array[float]) -> int:
-    """Return where the lowest or the highest value stands; 0 where each is NaN, which Python's `min` is blind to."""
-    if not math.isnan(sum(values)):
-        return values.index(of(values))
-    numbers = [value for value in values if not math.isnan(value)]
-    return values.index(of(numbers)) if numbers else 0
+def _numbers(values: array[float]) -> array[float]:
+    """Return the values that are numbers: Python's `min` is blind where it meets NaN."""
+    # The sum is NaN as well where there are infinities of both signs.
+    return array("d", (value for value in values if not math.isnan(value))) if math.isnan(sum(values)) else values
 
 
 def level_path(path: Path, level: int) -> Path:
@@ -177,11 +191,18 @@ class _Tail:
 
     def flush(self) -> None:
         """Append what waits; where that fails, the file ends with a whole record, and what it lacks still waits."""
+        try:
+            self._append()
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
+
+    def _append(self) -> None:
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             size = os.fstat(fd).st_size
             if size < self._end:
-                raise FileNotFoundError(f"{self._path} was cut, or removed")
+                raise FileNotFoundError(errno.ENOENT, "it was cut, or removed")
             if size > self._end:  # It could not be cut when it should have been.
                 os.ftruncate(fd, self._end)
             try:
@@ -249,23 +270,24 @@ class RowReader:
         drawn = random.Random(0).sample(range(first, end), min(count, end - first))  # noqa: S311 - no secret
         return [self._read(0, row, row + 1)[HEAD + column] for row in drawn]
 
-    def extremes(self, column: int, first: int, end: int, pieces: int) -> list[Point]:
-        """Return of each of `pieces` pieces of the rows the lowest, the highest and the first NaN.
+    def pieces(self, column: int, first: int, end: int, count: int) -> list[Bucket]:
+        """Return the buckets of `count` pieces of the rows, of as many rows each, give or take a bucket.
 
-        The pieces are of as many rows each, give or take a bucket. The first and the last row are among the points.
         Only buckets are read where that is enough.
         """
         level = 0
-        while level + 1 < len(self._counts) and (end - first) // FACTOR ** (level + 1) >= pieces:
+        while level + 1 < len(self._counts) and (end - first) // FACTOR ** (level + 1) >= count:
             level += 1
         *buckets, starts = self._buckets(column, first, end, level)
         # By rows and not by buckets: those at the ends are of fewer.
-        edges = [bisect_left(starts, first + (end - first) * piece // pieces) for piece in range(pieces + 1)]
-        found = [*self.points(column, first, min(first + 1, end)), *self.points(column, max(first, end - 1), end)]
-        for from_, to in pairwise(edges):
-            if from_ < to:
-                found += bucket_of_buckets([numbers[from_:to] for numbers in buckets]).points()
-        return sorted(set(found), key=lambda point: point[:2])
+        edges = [bisect_left(starts, first + (end - first) * piece // count) for piece in range(count + 1)]
+        return [
+            bucket_of_buckets([numbers[from_:to] for numbers in buckets]) for from_, to in pairwise(edges) if from_ < to
+        ]
+
+    def ends(self, column: int, first: int, end: int) -> list[Point]:
+        """Return the first and the last point of a range of rows."""
+        return [*self.points(column, first, min(first + 1, end)), *self.points(column, max(first, end - 1), end)]
 
     def _buckets(self, column: int, first: int, end: int, level: int) -> list[array[float]]:
         """Return buckets of the rows: of a level, and at the ends, where none of it fits, of lower ones.
@@ -274,11 +296,7 @@ class RowReader:
         fifteen thousand would take most of the time.
         """
         if level == 0:
-            steps, times, values = self._columns_of(column, first, end)
-            nans = array(
-                "d", [step if math.isnan(value) else math.nan for step, value in zip(steps, values, strict=True)]
-            )
-            return [values, steps, times, values, steps, times, nans, times, array("d", range(first, end))]
+            return _buckets_of_one(*self._columns_of(column, first, end), first)
         size = FACTOR**level
         low, high = -(-first // size), min(end // size, self._counts[level])
         if high <= low:
@@ -306,3 +324,16 @@ class RowReader:
                     raise OSError(f"a file of the history has become shorter while it was read, after {done} bytes")
                 done += read
         return numbers
+
+
+def _buckets_of_one(steps: array[float], times: array[float], values: array[float], first: int) -> list[array[float]]:
+    """Return a bucket of each row, as `RowReader._buckets` does."""
+    odd = _numbers(values) is not values
+    counts = array("d", (not math.isnan(value) for value in values)) if odd else array("d", [1.0]) * len(values)
+    totals = array("d", (0.0 if math.isnan(value) else value for value in values)) if odd else values
+    nothing = array("d", [math.nan]) * len(values)
+    nans = (
+        array("d", (s if math.isnan(v) else math.nan for s, v in zip(steps, values, strict=True))) if odd else nothing
+    )
+    rows = array("d", range(first, first + len(values)))
+    return [steps, times, counts, totals, values, steps, times, values, steps, times, nans, times, rows]

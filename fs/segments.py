@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from midrun.fs.disk import write_whole
-from midrun.fs.rows import HEAD, SIZE, Point, RowFile, RowReader
+from midrun.fs.rows import HEAD, SIZE, Bucket, Point, RowFile, RowReader
 
 FORMAT = "midrun.history/1"
 INDEX = "columns.json"
@@ -59,8 +59,22 @@ class SegmentRecord(TypedDict):
     started: float
     """When it began. Seconds since 1970."""
     first_step: int
-    """The least step that a row may have: what an earlier segment has from there on was made again."""
+    """The first optimizer step that it makes: what an earlier segment has from there on is made again."""
     files: list[FileRecord]
+
+
+class Piece(TypedDict):
+    """Neighbouring points of which only some are shown."""
+
+    step: int
+    """Of the first of them."""
+    time: float
+    count: int
+    """How many of them are numbers."""
+    mean: float
+    """Of those; NaN where none is."""
+    low: float
+    high: float
 
 
 class Attempt(TypedDict):
@@ -72,6 +86,8 @@ class Attempt(TypedDict):
     steps: list[int]
     times: list[float]
     values: list[float]
+    pieces: list[Piece]
+    """What the points are of, where not all are here."""
 
 
 class Curve(TypedDict):
@@ -108,7 +124,7 @@ class Segment:
     started
         When that began. Seconds since 1970.
     first_step
-        The least step that a row may have.
+        The first optimizer step that it makes.
     """
 
     def __init__(self, parent: Path, function: str, started: float, first_step: int) -> None:
@@ -296,12 +312,22 @@ class _Part(NamedTuple):
     column: int
     rows: range
 
-    def points(self, share: float | None) -> list[Point]:
-        """Return the points, or the extremes of pieces: as many as this share of the rows, one at least."""
+    def pieces(self, share: float | None) -> list[Bucket]:
+        """Return the buckets of pieces: as many as this share of the rows, one at least."""
         if share is None:
-            return self.reader.points(self.column, self.rows.start, self.rows.stop)
-        pieces = max(1, round(share * len(self.rows)))
-        return self.reader.extremes(self.column, self.rows.start, self.rows.stop, pieces)
+            return []
+        return self.reader.pieces(self.column, *self._span, max(1, round(share * len(self.rows))))
+
+    def points(self, pieces: Sequence[Bucket]) -> list[Point]:
+        """Return the points, or those that pieces name, with both ends."""
+        if not pieces:
+            return self.reader.points(self.column, *self._span)
+        named = {point for piece in pieces for point in piece.points()}
+        return [*named.union(self.reader.ends(self.column, *self._span))]
+
+    @property
+    def _span(self) -> tuple[int, int]:
+        return self.rows.start, self.rows.stop
 
 
 def _parts(
@@ -336,7 +362,14 @@ def _usual(parts: Sequence[_Part], rows: int) -> list[float]:
 
 def _attempt(parts: Sequence[_Part], share: float | None) -> Attempt:
     """Return the points of one segment's files in one order."""
-    points = sorted((point for part in parts for point in part.points(share)), key=lambda point: point[:2])
+    points: list[Point] = []
+    pieces: list[Bucket] = []
+    for part in parts:
+        own = part.pieces(share)
+        pieces += own
+        points += part.points(own)
+    points.sort(key=lambda point: point[:2])
+    pieces.sort(key=lambda piece: piece[:2])
     return Attempt(
         segment=parts[0].segment,
         function=parts[0].record["function"],
@@ -344,6 +377,18 @@ def _attempt(parts: Sequence[_Part], share: float | None) -> Attempt:
         steps=[int(point.step) for point in points],
         times=[point.time for point in points],
         values=[point.value for point in points],
+        pieces=[_piece(piece) for piece in pieces],
+    )
+
+
+def _piece(bucket: Bucket) -> Piece:
+    return Piece(
+        step=int(bucket.step),
+        time=bucket.time,
+        count=int(bucket.numbers),
+        mean=bucket.mean,
+        low=bucket.low,
+        high=bucket.high,
     )
 
 

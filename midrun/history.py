@@ -132,14 +132,18 @@ class History:
 
     def _take(self, *, is_last: bool = False) -> None:
         """Take the samples that have come, and note what is new in them."""
+        samples: list[Sample] = []
         try:
             if self._look():
-                self.note(self._noted.take(late=is_last))
+                samples = self._noted.take(late=is_last)
+                self.note(samples)
+                samples = []
                 if is_last:
                     self._write(self._logged.steady())
                 self._flush()
         except Exception as error:  # noqa: BLE001 - whatever became of the device or the disk, the next may be better
             # One kind is told once, also where its message has an address in it that changes.
+            self._lost += len(samples)
             kind = type(error).__name__, error.errno if isinstance(error, OSError) else None
             self._service.fail(self._faults.setdefault(kind, last_line(error)))
         else:
@@ -178,7 +182,10 @@ class History:
                     self._series[name].prolong(samples[-1].global_step, samples[-1].time, rate)
         if self._segment is None and blocks:
             first = samples[0]
-            self._segment = Segment(self._parent, self._function(), first.time, first.global_step)
+            # A batch that makes no step shows the last one's number: that step is not made again.
+            began = self._noted.began
+            first_step = began + 1 if began <= first.global_step else first.global_step
+            self._segment = Segment(self._parent, self._function(), first.time, first_step)
         self._write(blocks)
 
     def _write(self, blocks: Iterable[Block]) -> None:
@@ -195,8 +202,9 @@ class History:
         try:
             self._segment.flush()
         except FileNotFoundError:
-            self._end_segment()  # Somebody has tidied up: what comes goes to another segment.
-            raise
+            # Somebody has tidied up.
+            self._service.warn("files of it were removed: what is logged from now on goes into a new directory")
+            self._end_segment()
         self._is_stuck = False
 
     def _admitted(self, block: Block) -> Block:

@@ -32,7 +32,7 @@ PARTS = {
     "on_predict_batch_end": "end_evaluation_batch",
     "on_fit_start": "turn",
     "on_fit_end": "end_fit",
-    "on_train_start": "turn",
+    "on_train_start": "begin_training",
     "on_train_end": "turn",
     "on_train_epoch_end": "end_epoch",
     "on_validation_epoch_end": "end_validation",

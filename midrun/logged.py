@@ -40,6 +40,8 @@ class Noted:
         """How many may wait. Whoever takes them may be waiting for a disk."""
         self.lost = 0
         """How many there was no room for."""
+        self.began = 0
+        """Optimizer steps done when training began."""
 
     def add(self, sample: Sample) -> None:
         """Add a sample."""
@@ -123,6 +125,7 @@ class Logged:
             blocks += self._changed_in_place(samples[-1])
             # Their memory alone: a metric that was logged with its graph would hold that too.
             self._scalars = [_without_graph(scalar) for scalar in self._scalars]
+            self._reminded = self._reminded or samples[0].time
             if self._last[1] - self._reminded >= _STEADY_EVERY:
                 blocks += self.steady()
         return blocks

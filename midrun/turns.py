@@ -120,6 +120,11 @@ class Turns:
         self._loop.stop_again()
         self._turn(None)
 
+    def begin_training(self) -> None:
+        """Show a sample where training begins, and remember the step: by then a checkpoint is loaded."""
+        self.noted.began = self._loop.step
+        self.turn()
+
     def turn(self) -> None:
         """Show a sample where a stage begins or ends."""
         self._turn(self.sample.batch if self._loop.stage == "train" else None)

@@ -31,7 +31,7 @@ meant. Directories whose names begin with . or __ are not searched, nor those mo
   midrun pause --wait --reason 'look at the batch'   hold the run, and return when it stands still
   midrun continue                                    let it go on
   midrun tail logs/version_3                         see what happens
-  midrun history train/loss --points 20              how the loss got here
+  midrun history train/loss -n 20                    how the loss got here
 
 exit codes:
   0    done
@@ -131,7 +131,7 @@ def _history(options: argparse.Namespace, words: list[str]) -> int:
     if not name:
         return history.listed(run)
     return history.printed(
-        run, name[0], first=options.first, last=options.last, points=options.points, every=options.every
+        run, name[0], first=options.first, last=options.last, count=options.lines, every=options.every
     )
 
 
@@ -239,8 +239,8 @@ def _add_history(parser: _Parser) -> None:
     parser.add_argument("words", nargs="*", metavar="NAME", help="a metric, or optimizers/0/groups/0/lr")
     parser.add_argument("--from", dest="first", type=_count, default=0, metavar="STEP", help="the first step")
     parser.add_argument("--to", dest="last", type=_count, default=math.inf, metavar="STEP", help="the last step")
-    few = "about N points: the lowest and highest of each piece (default: all)"
-    parser.add_argument("--points", type=_count, default=math.inf, metavar="N", help=few)
+    few = "about N lines, with the mean, lowest and highest of a piece each (default: every point)"
+    parser.add_argument("-n", "--lines", type=_some, default=math.inf, metavar="N", help=few)
     parser.add_argument("--every", action="store_true", help="also what a later session of the run has made again")
 
 
@@ -280,6 +280,12 @@ def _count(text: str) -> int:
     count = int(text) if text.isascii() and text.isdigit() else -1
     if count < 0:
         raise argparse.ArgumentTypeError(f"expected a whole number from 0 on, such as 10, not {text!r}")
+    return count
+
+
+def _some(text: str) -> int:
+    if not (count := _count(text)):
+        raise argparse.ArgumentTypeError("expected a whole number from 1 on, such as 20, not '0'")
     return count
 
 

@@ -40,7 +40,11 @@ def reading(path: Path, columns: int, question: Callable[[RowReader], T]) -> T:
 
 
 def extremes(path: Path, columns: int, column: int, first: int, end: int, pieces: int) -> list[Point]:
-    return reading(path, columns, lambda reader: reader.extremes(column, first, end, pieces))
+    def named(reader: RowReader) -> list[Point]:
+        points = [point for piece in reader.pieces(column, first, end, pieces) for point in piece.points()]
+        return sorted({*points, *reader.ends(column, first, end)}, key=lambda point: point[:2])
+
+    return reading(path, columns, named)
 
 
 def key(point: Point) -> tuple[object, ...]:
@@ -85,6 +89,13 @@ def test_the_extremes_are_those_of_all_the_rows_whatever_is_in_buckets(
     nans = [point for point in span if math.isnan(point.value)]
     if nans:
         assert key(nans[0]) in {key(point) for point in found}, "the first NaN"
+    [piece] = reading(path, 1, lambda reader: reader.pieces(0, first, end, 1)) if span else [None]
+    if piece is not None:
+        assert (piece.step, piece.time) == span[0][:2]
+        assert piece.numbers == len(numbers)
+        mean = sum(numbers) / len(numbers) if numbers else math.nan
+        if all(abs(number) < 1e300 for number in numbers):  # Else a sum may be too large for a float.
+            assert piece.mean == pytest.approx(mean, rel=1e-9, abs=1e-9, nan_ok=True)
     if span:
         assert {key(span[0]), key(span[-1])} <= {key(point) for point in found}, "both ends"
 

@@ -46,7 +46,16 @@ def test_what_a_later_session_has_made_again_is_printed_when_it_is_asked_for(run
 
 def test_a_range_and_a_number_of_points_may_be_asked_for(run: Path) -> None:
     assert points(midrun("history", "--from", "2", "--to", "3", run, "train/loss")[1]) == [(2, 2.0), (3, 3.0)]
-    assert [step for step, _ in points(midrun("history", run, "train/loss", "--points", "2")[1])] == [0, 5, 6, 9]
+    assert midrun("history", run, "train/loss", "-n", "2")[1].splitlines() == [
+        "step,time,mean,low,high",
+        "0,1000.000,2.5,0.0,5.0",
+        "6,1006.000,15.0,12.0,18.0",
+    ]
+    assert midrun("history", run, "train/loss", "-n", "2", "--to", "1")[1].splitlines()[1:] == [
+        "0,1000.000,0.0,0.0,0.0",
+        "1,1001.000,1.0,1.0,1.0",
+    ]
+    assert "from 1 on" in complaint("history", run, "train/loss", "-n", "0", code=2)
     assert points(midrun("history", run, "train/loss", "--from", "50")[1]) == []
 
 

@@ -306,6 +306,28 @@ def test_a_run_leaves_every_loss_and_rate_of_every_step(tmp_path: Path) -> None:
     assert len(rates) < 20, "those of the steps between are what they were"
 
 
+def test_a_fit_that_goes_on_makes_the_step_after_its_checkpoint_s_and_those_behind_it_again(tmp_path: Path) -> None:
+    """Also where several batches make one step: what was logged at the checkpoint's step stays."""
+    model = Logs()
+    first = trainer(tmp_path, max_epochs=2, accumulate_grad_batches=2, num_sanity_val_steps=0)
+    first.fit(model, batches(8), batches(1))
+    first.save_checkpoint(tmp_path / "at8.ckpt")
+    parent = model.directory / "history"
+    more = trainer(tmp_path, max_epochs=4, accumulate_grad_batches=2, num_sanity_val_steps=0)
+    more.fit(model, batches(8), batches(1), ckpt_path=tmp_path / "at8.ckpt")
+    again = trainer(tmp_path, max_epochs=3, accumulate_grad_batches=2, num_sanity_val_steps=0)
+    again.fit(model, batches(8), batches(1), ckpt_path=tmp_path / "at8.ckpt")
+    shown = curve_of(parent, "loss", duplicates="last")
+    assert shown is not None
+    # With the first batch of a step the step before is shown: 0 to 7, and 8 as the last one's second batch ends.
+    steps = [attempt["steps"] for attempt in shown["attempts"]]
+    assert steps[0] == [0, *(step for step in range(1, 8) for _ in range(2)), 8]
+    assert [attempt[0] for attempt in steps[1:]] == [8, 8]
+    assert steps[1] == [8]
+    assert steps[2] == [8, *(step for step in range(9, 12) for _ in range(2)), 12]
+    assert [list(attempt) for attempt in curves(parent, "val/loss", duplicates="last")] == [[4, 8], [12]]
+
+
 def test_each_fit_of_a_run_has_a_segment_and_a_test_has_one_too(tmp_path: Path) -> None:
     model = Logs()
     for _ in range(2):

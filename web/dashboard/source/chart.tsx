@@ -182,7 +182,7 @@ class Plot {
     const drawable = (value: number | null): number | null =>
       value === null || !Number.isFinite(value) || (log && value <= 0) ? null : value;
     this.x = axis === "step" ? steps : ascending(times);
-    this.lines = [values.map(drawable), ...(smoothing > 0 ? [smooth(values, smoothing).map(drawable)] : [])];
+    this.lines = [values.map(drawable), ...(smoothing > 0 ? [smooth(this.series, smoothing).map(drawable)] : [])];
   }
 
   /** Draw once for each picture of the screen, whatever has changed. */

@@ -296,7 +296,7 @@ function Captured({ refused, inspectors }: Inspected) {
   return (
     <>
       {refused !== null && <p class="wrong">No view can be made here: {refused}.</p>}
-      <table aria-label="Inspectors">
+      <table class="words" aria-label="Inspectors">
         <tbody>
           {Object.entries(inspectors).map(([name, { installed, extra, last }]) => (
             <tr key={name}>

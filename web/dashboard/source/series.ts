@@ -28,10 +28,26 @@ interface Curve {
   rows: number;
   exact: boolean;
   usual: number[];
-  attempts: { function: string; steps: number[]; times: number[]; values: (number | null)[] }[];
+  attempts: Attempt[];
 }
 
-type Point = [step: number, time: number, value: number];
+interface Attempt {
+  function: string;
+  steps: number[];
+  times: number[];
+  values: (number | null)[];
+  pieces: Piece[];
+}
+
+/** Neighbouring points of which only the extremes are here: how many numbers there are among them, and their mean. */
+export interface Piece {
+  step: number;
+  count: number;
+  mean: number | null;
+}
+
+/** A point, and the piece that it is an extreme of. */
+type Point = [step: number, time: number, value: number, piece?: Piece | undefined];
 
 /** What there is a record of: the files by the names. */
 export interface Index {
@@ -48,6 +64,8 @@ export class Series {
   steps: number[] = [];
   times: number[] = [];
   values: number[] = [];
+  /** Of each point the piece that it stands for, where it stands for others. */
+  pieces: (Piece | undefined)[] = [];
   /** The smallest and the largest finite value there has been. */
   low = Infinity;
   high = -Infinity;
@@ -160,11 +178,16 @@ export class Series {
       const points = pointsOf(curve);
       const [first, end] = [place(this.steps, range.first), place(this.steps, range.last + 1)];
       const { recorded } = this;
-      if (range !== this.range || end > recorded) return; // What this page saw by itself is all there is.
-      [this.steps, this.times, this.values].forEach((column, at) => {
-        column.splice(first, end - first, ...points.map((point) => point[at]!));
-      });
-      this.recorded = recorded + points.length - (end - first);
+      if (range !== this.range || first >= recorded) return; // What this page saw by itself is all there is.
+      // Behind the record stands what this page has seen, and the record may have by now.
+      const old = Math.min(end, recorded) - first;
+      const seen = this.steps[recorded] ?? Infinity;
+      const fresh = points.filter(([step]) => step < seen);
+      this.steps.splice(first, old, ...fresh.map(([step]) => step));
+      this.times.splice(first, old, ...fresh.map(([, time]) => time));
+      this.values.splice(first, old, ...fresh.map(([, , value]) => value));
+      this.pieces.splice(first, old, ...fresh.map(([, , , piece]) => piece));
+      this.recorded = recorded + fresh.length - old;
       this.usual = curve.usual;
     } catch {
       // The few that are there stay.
@@ -173,7 +196,7 @@ export class Series {
 
   private take(points: Point[], rows: number): void {
     const seen = this.seen();
-    [this.steps, this.times, this.values] = [[], [], []];
+    [this.steps, this.times, this.values, this.pieces] = [[], [], [], []];
     [this.low, this.high] = [Infinity, -Infinity];
     for (const point of points) this.push(...point);
     this.rows = rows;
@@ -194,18 +217,19 @@ export class Series {
     return this.started === shown<Summary>(INDEX)?.started;
   }
 
-  private push(step: number, time: number, value: number): void {
+  private push(step: number, time: number, value: number, piece?: Piece): void {
     if (this.steps.length > 0 && this.steps.at(-1)! > step) this.goBack(step);
     this.steps.push(step);
     this.times.push(time);
     this.values.push(value);
+    this.pieces.push(piece);
     this.stretch(value);
   }
 
   /** A run that went back draws its new values as the line. */
   private goBack(step: number): void {
     const kept = this.steps.findLastIndex((each) => each <= step) + 1;
-    for (const column of [this.steps, this.times, this.values]) column.length = kept;
+    for (const column of [this.steps, this.times, this.values, this.pieces]) column.length = kept;
     this.recorded = Math.min(this.recorded, kept);
     [this.low, this.high] = [Infinity, -Infinity];
     for (const value of this.values) this.stretch(value);
@@ -225,13 +249,16 @@ export class Series {
 /** The points of an answer, those of one attempt after those of another. */
 function pointsOf(curve: Curve): Point[] {
   const points: Point[] = [];
-  curve.attempts.forEach(({ function: kind, steps, times, values }, attempt) =>
+  curve.attempts.forEach(({ function: kind, steps, times, values, pieces }, attempt) => {
+    let piece = 0;
     steps.forEach((step, at) => {
+      while (piece + 1 < pieces.length && pieces[piece + 1]!.step <= step) piece += 1;
       // A test or a validation by itself goes on with no attempt, and may not know how far the last one was.
       if (kind !== "fit" && step < (points.at(-1)?.[0] ?? -Infinity)) return;
-      points.push([step, times[at]!, toNumber(exact(curve, `/attempts/${attempt}/values/${at}`, values[at]))]);
-    }),
-  );
+      const value = toNumber(exact(curve, `/attempts/${attempt}/values/${at}`, values[at]));
+      points.push([step, times[at]!, value, pieces[piece]]);
+    });
+  });
   return points;
 }
 
@@ -281,16 +308,25 @@ function toNumber(value: unknown): number {
 
 /**
  * An exponential moving average whose first values are not drawn towards zero (as TensorBoard's). `weight` is what the
- * past counts, from 0 to 1. A value that is no finite number leaves a gap and is not averaged.
+ * past counts, from 0 to 1. A value that is no finite number leaves a gap and is not averaged. Where points stand for
+ * others, the mean of those counts, as often as there are: the extremes alone would draw another line.
  */
-export function smooth(values: readonly number[], weight: number): (number | null)[] {
+export function smooth({ values, pieces }: Series, weight: number): (number | null)[] {
   let last = 0;
   let count = 0;
-  return values.map((value) => {
-    if (!Number.isFinite(value)) return null;
-    count += 1;
-    last = last * weight + (1 - weight) * value;
-    return last / (1 - weight ** count);
+  let done: Piece | undefined;
+  const take = (value: number, times: number): void => {
+    if (!Number.isFinite(value) || times === 0) return;
+    const kept = weight ** times;
+    count += times;
+    last = last * kept + (1 - kept) * value;
+  };
+  return values.map((value, at) => {
+    const piece = pieces[at];
+    if (piece === undefined) take(value, 1);
+    else if (piece !== done) take(piece.mean ?? NaN, piece.count);
+    done = piece;
+    return Number.isFinite(value) && count > 0 ? last / (1 - weight ** count) : null;
   });
 }
 
