@@ -28,6 +28,9 @@ HEAD = 2
 """Numbers in a row before its values: step and time."""
 SIZE = 8
 """Bytes of a number."""
+# Not to wait for the other end of a named pipe, should one be there.
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 MOST_WAITING = 8 << 20
 """Bytes that wait for a disk that takes nothing; rows beyond that are lost."""
 
@@ -171,23 +174,36 @@ class _Tail:
     def __init__(self, path: Path, record: int) -> None:
         self._path, self._record = path, record
         self._end = 0
+        self._is_cut = True
+        """Whether what a write that failed has left could be cut off."""
+        self._inode: int | None = None
+        """Which file it is: in the place of one that was removed there may be another's by now."""
         self.waiting = bytearray()
         """What comes next."""
 
     def flush(self) -> None:
         """Append what waits; where that fails, the file ends with a whole record, and what it lacks still waits."""
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(self._path, _APPEND, 0o666)
         try:
-            size = os.fstat(fd).st_size
-            if size < self._end:
-                raise FileNotFoundError(f"{self._path} was cut, or removed")
-            if size > self._end:  # It could not be cut when it should have been.
+            there = os.fstat(fd)
+            size = there.st_size
+            if self._inode is None:
+                if size:
+                    raise FileNotFoundError(f"{self._path} was cut, or removed, or is another's")
+                self._inode = there.st_ino
+            # Inodes are used again: a length that is not this one's is another's too.
+            if size < self._end or there.st_ino != self._inode or (size > self._end and self._is_cut):
+                raise FileNotFoundError(f"{self._path} was cut, or removed, or is another's")
+            if size > self._end:
                 os.ftruncate(fd, self._end)
+                self._is_cut = True
             try:
                 self._write(fd)
             except OSError:
+                self._is_cut = False
                 with suppress(OSError):
                     os.ftruncate(fd, self._end)
+                    self._is_cut = True
                 raise
         finally:
             os.close(fd)
@@ -206,20 +222,32 @@ class _Tail:
 class RowReader:
     """A file of rows and its buckets, for whoever draws them; it may grow meanwhile.
 
-    Raises OSError where the file can't be opened. It is closed by `close`.
+    Raises OSError where the file can't be opened. It is closed by `close`, and may be opened again.
     """
 
     def __init__(self, path: Path, columns: int) -> None:
-        self._columns, self._width = columns, HEAD + columns
-        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC)]
+        self._path, self._columns, self._width = path, columns, HEAD + columns
+        self._files: list[int] = []
+        self.open()
+
+    def open(self) -> None:
+        """Open the files, which are closed."""
+        path, columns = self._path, self._columns
+        self._files = [os.open(path, READ)]
         self.rows = os.fstat(self._files[0]).st_size // (self._width * SIZE)
         self._counts = [self.rows]
         """How many rows there are, and how many buckets of each level."""
         with suppress(OSError):
             for level in range(1, LEVELS + 1):
-                self._files.append(os.open(level_path(path, level), os.O_RDONLY | os.O_CLOEXEC))
+                self._files.append(os.open(level_path(path, level), READ))
                 there = os.fstat(self._files[level]).st_size // (columns * WIDTH * SIZE)
                 self._counts.append(min(there, self.rows // FACTOR**level))
+
+    def __enter__(self) -> None:
+        self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the files."""

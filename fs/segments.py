@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from midrun.fs.disk import write_whole
-from midrun.fs.rows import HEAD, MOST_WAITING, SIZE, Point, RowFile, RowReader
+from midrun.fs.rows import HEAD, MOST_WAITING, READ, SIZE, Point, RowFile, RowReader
 
 FORMAT = "midrun.history/1"
 INDEX = "columns.json"
@@ -30,6 +31,12 @@ MOST_SETS = 256
 
 _SAMPLED, _USUAL = 500, (0.02, 0.98)
 """Values from which it is told what is usual, and the part of them that lies below."""
+
+_NONE = (
+    *(FileNotFoundError, NotADirectoryError, IsADirectoryError),
+    *(ValueError, KeyError, TypeError, OverflowError, RecursionError),
+)
+"""What is raised where a segment's directory, or its `columns.json`, is none."""
 
 _SEGMENT = re.compile(r"[0-9]{4,}")
 _FILE = re.compile(r"[0-9]{4,}\.rows")
@@ -123,12 +130,13 @@ class Segment:
 
         The steps of one name never descend.
         """
-        for one in self._sets_of(tuple(names)):
+        sets, places_of = self._sets_of(tuple(names)), {name: place for place, name in enumerate(names)}
+        for one in sets:
             if one.names == names:
                 for step, time, row in zip(steps, times, rows, strict=True):
                     one.numbers += (step, time, *row)
             else:
-                places = [names.index(name) for name in one.names]
+                places = [places_of[name] for name in one.names]
                 for step, time, row in zip(steps, times, rows, strict=True):
                     one.numbers += (step, time, *[row[place] for place in places])
 
@@ -192,7 +200,7 @@ class Segment:
         self._known[together] = []
         for part in parts:
             file = f"{len(self._record['files']):04}.rows"
-            self._record["files"].append(FileRecord(file=file, columns=["step", "time", *part]))
+            self._record["files"].append(FileRecord(file=file, columns=["step", "time", *map(str, part)]))
             self._known[together].append(_Set(file, part))
         self._is_told = False
         return self._known[together]
@@ -269,21 +277,17 @@ def curve_of(
 
     Raises OSError where it can't be read.
     """
-    with ExitStack() as stack:
-        parts = []
-        for part in _parts(parent, name, first, last, duplicates):
-            stack.callback(part.reader.close)
-            parts.append(part)
-        rows = sum(len(part.rows) for part in parts)
-        if not parts and name not in names_in(parent):
-            return None
-        attempts: dict[str, Attempt] = {}
-        for part in parts:
-            pieces = None if rows <= points else max(1, int(points * len(part.rows) / (2 * rows)))
-            _add(attempts.setdefault(part.segment, _attempt(part)), part.points(pieces))
-        found = [_sorted(attempt) for attempt in attempts.values() if attempt["steps"]]
-        usual = [] if rows <= points else _usual(parts, rows)
-        return Curve(name=name, rows=rows, exact=rows <= points, usual=usual, attempts=found)
+    parts = [*_parts(parent, name, first, last, duplicates)]
+    rows = sum(len(part.rows) for part in parts)
+    if not parts and name not in names_in(parent):
+        return None
+    attempts: dict[str, Attempt] = {}
+    for part in parts:
+        pieces = None if rows <= points else max(1, int(points * len(part.rows) / (2 * rows)))
+        _add(attempts.setdefault(part.segment, _attempt(part)), part.points(pieces))
+    found = [_sorted(attempt) for attempt in attempts.values() if attempt["steps"]]
+    usual = [] if rows <= points else _usual(parts, rows)
+    return Curve(name=name, rows=rows, exact=rows <= points, usual=usual, attempts=found)
 
 
 class _Part(NamedTuple):
@@ -292,14 +296,16 @@ class _Part(NamedTuple):
     segment: str
     record: SegmentRecord
     reader: RowReader
+    """It is closed between two uses: there may be more files than a process may have open."""
     column: int
     rows: range
 
     def points(self, pieces: int | None) -> list[Point]:
         """Return the points, or the extremes of so many pieces."""
-        if pieces is None:
-            return self.reader.points(self.column, self.rows.start, self.rows.stop)
-        return self.reader.extremes(self.column, self.rows.start, self.rows.stop, pieces)
+        with self.reader:
+            if pieces is None:
+                return self.reader.points(self.column, self.rows.start, self.rows.stop)
+            return self.reader.extremes(self.column, self.rows.start, self.rows.stop, pieces)
 
 
 def _parts(parent: Path, name: str, first: float, last: float, duplicates: Duplicates) -> Iterator[_Part]:
@@ -312,7 +318,10 @@ def _parts(parent: Path, name: str, first: float, last: float, duplicates: Dupli
                 continue
             with suppress(FileNotFoundError):  # There is no row yet.
                 reader = RowReader(segment / file["file"], len(file["columns"]) - HEAD)
-                rows = range(start := reader.find(first), max(start, reader.find(end)))
+                try:
+                    rows = range(start := reader.find(first), max(start, reader.find(end)))
+                finally:
+                    reader.close()
                 yield _Part(segment.name, record, reader, file["columns"].index(name, HEAD) - HEAD, rows)
 
 
@@ -321,7 +330,8 @@ def _usual(parts: Sequence[_Part], rows: int) -> list[float]:
     values: list[float] = []
     for part in parts:
         share = -(-_SAMPLED * len(part.rows) // rows)
-        values += part.reader.sample(part.column, part.rows.start, part.rows.stop, max(1, share))
+        with part.reader:
+            values += part.reader.sample(part.column, part.rows.start, part.rows.stop, max(1, share))
     finite = sorted(value for value in values if math.isfinite(value))
     return [finite[round(share * (len(finite) - 1))] for share in _USUAL] if finite else []
 
@@ -354,8 +364,8 @@ def _records(parent: Path) -> list[tuple[Path, SegmentRecord]]:
     found = []
     with suppress(FileNotFoundError):
         for segment in _segments(parent):
-            with suppress(FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-                found.append((segment, _record(json.loads((segment / INDEX).read_bytes()))))
+            with suppress(*_NONE):
+                found.append((segment, _record(json.loads(_bytes_of(segment / INDEX)))))
     return found
 
 
@@ -371,6 +381,11 @@ def _record(document: dict[str, Any]) -> SegmentRecord:
         first_step=int(document["first_step"]),
         files=[file for file in files if _FILE.fullmatch(file["file"]) and len(file["columns"]) > HEAD],
     )
+
+
+def _bytes_of(path: Path) -> bytes:
+    with open(os.open(path, READ), "rb") as file:
+        return file.read()
 
 
 def _size(path: Path) -> int:

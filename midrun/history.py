@@ -125,7 +125,10 @@ class History:
     # ---- its own thread
 
     def _end(self) -> None:
-        self._write(self._logged.steady())
+        self._flushed = time.monotonic()  # All of it is written at once.
+        self._take(late=True)
+        with suppress(Exception):
+            self._write(self._logged.steady())
         self._flushed = -_FLUSH_EVERY
         self._take(late=True)
 

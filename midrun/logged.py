@@ -23,7 +23,7 @@ from midrun.series import is_equal
 from midrun.targets import path_of
 
 _ROOM, _MOST_SCALARS = 256, 200_000
-"""Samples that may wait until it is known how many scalars each has, and scalars that may wait in all."""
+"""Samples that may wait before anybody looks how many scalars each has, and scalars that may wait in all."""
 
 _STEADY_EVERY = 30.0
 """Seconds between two rows of learning rates that stay."""
@@ -41,6 +41,8 @@ class Noted:
 
     def add(self, sample: Sample) -> None:
         """Add a sample."""
+        if len(self.waiting) >= self.room:
+            self.room = _room_for(sample)
         if len(self.waiting) < self.room:
             self.waiting.append(sample)
         else:
@@ -52,8 +54,13 @@ class Noted:
         while self.waiting and (late or self.waiting[0].arrived):
             taken.append(self.waiting.popleft())
         if taken:
-            self.room = max(8, min(4096, _MOST_SCALARS // (1 + len(taken[-1].metrics))))
+            self.room = _room_for(taken[-1])
         return taken
+
+
+def _room_for(sample: Sample) -> int:
+    """Return how many samples like this one may wait."""
+    return max(8, min(4096, _MOST_SCALARS // (1 + len(sample.metrics))))
 
 
 class Block(NamedTuple):

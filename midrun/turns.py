@@ -72,7 +72,7 @@ class Turns:
             if len(self._waiting) < self.noted.room:  # As `Noted.add`.
                 self._waiting.append(sample)
             else:
-                self.noted.lost += 1
+                self.noted.add(sample)
         except Exception as error:  # noqa: BLE001 - as in `publish`
             self._unreadable(error)
         self._stepping = None
@@ -111,10 +111,13 @@ class Turns:
             self._stepping = []  # Somebody has looked before it was logged.
 
     def begin_epoch(self) -> None:
-        """Show a sample before the first batch of an epoch."""
+        """Show a sample before the first batch of an epoch; of one before it, Lightning has the metrics only now."""
         self._pipeline.spoil()
         self._loop.stop_again()
+        has_trained = self._sample.batch is not None
         self._turn(None)
+        if has_trained:
+            self.noted.add(self._sample)
 
     def turn(self) -> None:
         """Show a sample where a stage begins or ends."""
