@@ -149,9 +149,12 @@ class Segment:
         room = MOST_WAITING - sum(one.size for one in sets)
         for one in sets:
             room -= len(one.numbers) * SIZE
-            if room < 0:
-                self.lost += len(one.numbers) // one.width
-                one.numbers.clear()
+            if room < 0:  # What waits already stays.
+                more = len(one.numbers) - one.kept
+                self.lost += more // one.width
+                del one.numbers[one.kept :]
+                room += more * SIZE
+            one.kept = len(one.numbers)
         if not sets:
             return
         directory = self._directory or self._made()
@@ -215,6 +218,8 @@ class _Set:
         self._file: RowFile | None = None
         self.numbers: list[float] = []
         """The rows that were added, one after the other."""
+        self.kept = 0
+        """How many of these numbers there was room for when the disk last took nothing."""
 
     @property
     def size(self) -> int:
@@ -232,6 +237,7 @@ class _Set:
         if self.numbers:
             self._file.append(array("d", self.numbers))
             self.numbers.clear()
+            self.kept = 0
         if self._file.waiting:
             self._file.flush()
 
@@ -384,7 +390,7 @@ def _record(document: dict[str, Any]) -> SegmentRecord:
 
 
 def _bytes_of(path: Path) -> bytes:
-    with open(os.open(path, READ), "rb") as file:
+    with os.fdopen(os.open(path, READ), "rb") as file:
         return file.read()
 
 

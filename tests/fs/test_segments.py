@@ -313,7 +313,7 @@ def test_a_name_may_be_in_more_files_than_a_process_may_have_open(tmp_path: Path
         made.append(("loss", f"other{number}"), range(number * 70, number * 70 + 70), [1.0] * 70, [[0.5, 1.0]] * 70)
     made.flush()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 20, limits[1]))
     try:
         every, few = asked(tmp_path, "loss", points=10_000), asked(tmp_path, "loss", points=500)
     finally:
@@ -330,7 +330,6 @@ def test_nobody_waits_for_the_other_end_of_a_pipe(tmp_path: Path) -> None:
         (tmp_path / place).unlink()
         os.mkfifo(tmp_path / place)
     with pytest.raises(OSError, match="seek"):
-        (tmp_path / "0002" / "0000.rows.1").unlink(missing_ok=True)
         RowReader(tmp_path / "0002" / "0000.rows", 1).points(0, 0, 1)
     assert names_in(tmp_path)["loss"] == {"rows": 0, "segments": ["0002"]}
     (tmp_path / "0001" / "0000.rows").unlink()
@@ -345,3 +344,19 @@ def test_what_is_no_text_and_names_something_keeps_no_other_away(tmp_path: Path)
     made.append(cast("Any", ("loss", frozenset(), 5)), [1], [1.0], [[1.0, 2.0, 3.0]])
     made.flush()
     assert list(names_in(tmp_path)) == ["loss", "frozenset()", "5"]
+
+
+def test_where_no_directory_can_be_made_what_waits_stays_and_what_is_beyond_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "MOST_WAITING", 40 * 3 * 8)
+    (tmp_path / "history").write_text("")
+    made = Segment(tmp_path / "history", "fit", 1.0, 0)
+    for step in range(0, 100, 10):
+        made.append(("loss",), range(step, step + 10), [1.0] * 10, [[1.0 * at] for at in range(step, step + 10)])
+        with pytest.raises(OSError, match="exists"):
+            made.flush()
+    assert (made.lost, made.waiting) == (60, 40)
+    (tmp_path / "history").unlink()
+    made.flush()
+    assert points(asked(tmp_path / "history", "loss")) == [line(0, 40)]
