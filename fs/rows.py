@@ -30,6 +30,9 @@ HEAD = 2
 """Numbers in a row before its values: step and time."""
 SIZE = 8
 """Bytes of a number."""
+# Not to wait for the other end of a named pipe, should one be there.
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Point(NamedTuple):
@@ -186,6 +189,10 @@ class _Tail:
     def __init__(self, path: Path, record: int) -> None:
         self._path, self._record = path, record
         self._end = 0
+        self._is_cut = True
+        """Whether what a write that failed has left could be cut off."""
+        self._inode: int | None = None
+        """Which file it is: in the place of one that was removed there may be another's by now."""
         self.waiting = bytearray()
         """What comes next."""
 
@@ -198,18 +205,25 @@ class _Tail:
             raise
 
     def _append(self) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(self._path, _APPEND, 0o666)
         try:
-            size = os.fstat(fd).st_size
-            if size < self._end:
-                raise FileNotFoundError(errno.ENOENT, "it was cut, or removed")
-            if size > self._end:  # It could not be cut when it should have been.
+            there = os.fstat(fd)
+            size = there.st_size
+            if self._inode is None and not size:
+                self._inode = there.st_ino
+            # Inodes are used again: a length that is not this one's is another's too.
+            if size < self._end or there.st_ino != self._inode or (size > self._end and self._is_cut):
+                raise FileNotFoundError(errno.ENOENT, "it was cut, or removed, or is another's")
+            if size > self._end:
                 os.ftruncate(fd, self._end)
+                self._is_cut = True
             try:
                 self._write(fd)
             except OSError:
+                self._is_cut = False
                 with suppress(OSError):
                     os.ftruncate(fd, self._end)
+                    self._is_cut = True
                 raise
         finally:
             os.close(fd)
@@ -228,21 +242,33 @@ class _Tail:
 class RowReader:
     """A file of rows and its buckets, for whoever draws them; it may grow meanwhile.
 
-    Raises OSError where the file can't be opened. It is closed by `close`.
+    Raises OSError where the file can't be opened. It is closed by `close`, and may be opened again.
     """
 
     def __init__(self, path: Path, columns: int) -> None:
+        self._path = path
         self._widths = [HEAD + columns, *[columns * WIDTH] * LEVELS]
         """Numbers of a row, and of the buckets of each level."""
-        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC)]
+        self._files: list[int] = []
+        self.open()
+
+    def open(self) -> None:
+        """Open the files, which are closed."""
+        self._files = [os.open(self._path, READ)]
         self.rows = os.fstat(self._files[0]).st_size // (self._widths[0] * SIZE)
         self._counts = [self.rows]
         """How many rows there are, and how many buckets of each level."""
         with suppress(OSError):
             for level in range(1, LEVELS + 1):
-                self._files.append(os.open(level_path(path, level), os.O_RDONLY | os.O_CLOEXEC))
+                self._files.append(os.open(level_path(self._path, level), READ))
                 there = os.fstat(self._files[level]).st_size // (self._widths[level] * SIZE)
                 self._counts.append(min(there, self.rows // FACTOR**level))
+
+    def __enter__(self) -> None:
+        self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the files."""

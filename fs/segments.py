@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from midrun.fs.disk import write_whole
-from midrun.fs.rows import HEAD, SIZE, Bucket, Point, RowFile, RowReader
+from midrun.fs.rows import HEAD, READ, SIZE, Bucket, Point, RowFile, RowReader
 
 FORMAT = "midrun.history/1"
 INDEX = "columns.json"
@@ -34,6 +35,12 @@ MOST_WAITING = 8 << 20
 
 _SAMPLED, _USUAL = 500, (0.02, 0.98)
 """Values from which it is told what is usual, and the part of them that lies below."""
+
+_NONE = (
+    *(FileNotFoundError, NotADirectoryError, IsADirectoryError),
+    *(ValueError, KeyError, TypeError, OverflowError, RecursionError),
+)
+"""What is raised where a segment's directory, or its `columns.json`, is none."""
 
 _SEGMENT = re.compile(r"[0-9]{4,}")
 _FILE = re.compile(r"[0-9]{4,}\.rows")
@@ -145,12 +152,13 @@ class Segment:
 
         The steps of one name never descend.
         """
-        for one in self._sets_of(tuple(names)):
+        sets, places_of = self._sets_of(tuple(names)), {name: place for place, name in enumerate(names)}
+        for one in sets:
             if one.names == names:
                 for step, time, row in zip(steps, times, rows, strict=True):
                     one.numbers += (step, time, *row)
             else:
-                places = [names.index(name) for name in one.names]
+                places = [places_of[name] for name in one.names]
                 for step, time, row in zip(steps, times, rows, strict=True):
                     one.numbers += (step, time, *[row[place] for place in places])
 
@@ -163,9 +171,12 @@ class Segment:
         room = MOST_WAITING - sum(one.size for one in sets)
         for one in sets:
             room -= len(one.numbers) * SIZE
-            if room < 0:
-                self.lost += len(one.numbers) // one.width
-                one.numbers.clear()
+            if room < 0:  # What waits already stays.
+                more = len(one.numbers) - one.kept
+                self.lost += more // one.width
+                del one.numbers[one.kept :]
+                room += more * SIZE
+            one.kept = len(one.numbers)
         if not sets:
             return
         directory = self._directory or self._made()
@@ -213,7 +224,7 @@ class Segment:
         self._known[together] = []
         for part in parts:
             file = f"{len(self._record['files']):04}.rows"
-            self._record["files"].append(FileRecord(file=file, columns=["step", "time", *part]))
+            self._record["files"].append(FileRecord(file=file, columns=["step", "time", *map(str, part)]))
             self._known[together].append(_Set(file, part))
         self._is_told = False
         return self._known[together]
@@ -228,6 +239,8 @@ class _Set:
         self._file: RowFile | None = None
         self.numbers: list[float] = []
         """The rows that were added, one after the other."""
+        self.kept = 0
+        """How many of these numbers there was room for when the disk last took nothing."""
 
     @property
     def size(self) -> int:
@@ -245,6 +258,7 @@ class _Set:
         if self.numbers:
             self._file.append(array("d", self.numbers))
             self.numbers.clear()
+            self.kept = 0
         if self._file.waiting:
             self._file.flush()
 
@@ -290,17 +304,16 @@ def curve_of(
 
     Raises OSError where it can't be read.
     """
-    with ExitStack() as files:
-        parts = [*_parts(parent, name, first, last, duplicates, files)]
-        rows = sum(len(part.rows) for part in parts)
-        if not parts and name not in names_in(parent):
-            return None
-        exact = rows <= points
-        # Of each piece two points are shown, as a rule.
-        share = None if exact else points / (2 * rows)
-        by_segment = groupby((part for part in parts if part.rows), attrgetter("segment"))
-        attempts = [_attempt([*group], share) for _, group in by_segment]
-        return Curve(name=name, rows=rows, exact=exact, usual=[] if exact else _usual(parts, rows), attempts=attempts)
+    parts = [*_parts(parent, name, first, last, duplicates)]
+    rows = sum(len(part.rows) for part in parts)
+    if not parts and name not in names_in(parent):
+        return None
+    exact = rows <= points
+    # Of each piece two points are shown, as a rule.
+    share = None if exact else points / (2 * rows)
+    by_segment = groupby((part for part in parts if part.rows), attrgetter("segment"))
+    attempts = [_attempt([*group], share) for _, group in by_segment]
+    return Curve(name=name, rows=rows, exact=exact, usual=[] if exact else _usual(parts, rows), attempts=attempts)
 
 
 class _Part(NamedTuple):
@@ -309,6 +322,7 @@ class _Part(NamedTuple):
     segment: str
     record: SegmentRecord
     reader: RowReader
+    """It is closed between two uses: there may be more files than a process may have open."""
     column: int
     rows: range
 
@@ -330,10 +344,8 @@ class _Part(NamedTuple):
         return self.rows.start, self.rows.stop
 
 
-def _parts(
-    parent: Path, name: str, first: float, last: float, duplicates: Duplicates, files: ExitStack
-) -> Iterator[_Part]:
-    """Iterate over the files that have the name, the oldest first; each stays open until `files` is left."""
+def _parts(parent: Path, name: str, first: float, last: float, duplicates: Duplicates) -> Iterator[_Part]:
+    """Iterate over the files that have the name, the oldest first; each is closed: there may be thousands."""
     records = _records(parent)
     for place, (segment, record) in enumerate(records):
         made_again = [later["first_step"] for _, later in records[place + 1 :] if later["function"] == "fit"]
@@ -345,8 +357,8 @@ def _parts(
                 reader = RowReader(segment / file["file"], len(file["columns"]) - HEAD)
             except FileNotFoundError:
                 continue  # There is no row yet.
-            files.enter_context(closing(reader))
-            rows = range(start := reader.find(first), max(start, reader.find(end)))
+            with closing(reader):
+                rows = range(start := reader.find(first), max(start, reader.find(end)))
             yield _Part(segment.name, record, reader, file["columns"].index(name, HEAD) - HEAD, rows)
 
 
@@ -355,7 +367,8 @@ def _usual(parts: Sequence[_Part], rows: int) -> list[float]:
     values: list[float] = []
     for part in parts:
         share = -(-_SAMPLED * len(part.rows) // rows)
-        values += part.reader.sample(part.column, part.rows.start, part.rows.stop, share)
+        with part.reader:
+            values += part.reader.sample(part.column, part.rows.start, part.rows.stop, share)
     finite = sorted(value for value in values if math.isfinite(value))
     return [finite[round(share * (len(finite) - 1))] for share in _USUAL] if finite else []
 
@@ -365,9 +378,10 @@ def _attempt(parts: Sequence[_Part], share: float | None) -> Attempt:
     points: list[Point] = []
     pieces: list[Bucket] = []
     for part in parts:
-        own = part.pieces(share)
-        pieces += own
-        points += part.points(own)
+        with part.reader:
+            own = part.pieces(share)
+            pieces += own
+            points += part.points(own)
     points.sort(key=lambda point: point[:2])
     pieces.sort(key=lambda piece: piece[:2])
     return Attempt(
@@ -401,8 +415,8 @@ def _records(parent: Path) -> list[tuple[Path, SegmentRecord]]:
     found = []
     with suppress(FileNotFoundError):
         for segment in _segments(parent):
-            with suppress(FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-                found.append((segment, _record(json.loads((segment / INDEX).read_bytes()))))
+            with suppress(*_NONE):
+                found.append((segment, _record(json.loads(_bytes_of(segment / INDEX)))))
     return found
 
 
@@ -418,6 +432,11 @@ def _record(document: dict[str, Any]) -> SegmentRecord:
         first_step=int(document["first_step"]),
         files=[file for file in files if _FILE.fullmatch(file["file"]) and len(file["columns"]) > HEAD],
     )
+
+
+def _bytes_of(path: Path) -> bytes:
+    with os.fdopen(os.open(path, READ), "rb") as file:
+        return file.read()
 
 
 def _size(path: Path) -> int:

@@ -9,7 +9,7 @@ when its value changes. So does a learning rate, which is always there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import compress, islice
 from operator import eq, is_not, ne
@@ -24,7 +24,6 @@ from midrun.targets import path_of
 
 _FEWEST_SAMPLES, _MOST_SAMPLES, _MOST_SCALARS = 8, 4096, 200_000
 """Samples for which there is room, at least and at most, and scalars that may wait where each sample has many."""
-
 _MOST_ABSENT = 5_000
 """Metrics that samples no longer have of which it is known what they were."""
 _STEADY_EVERY = 30.0
@@ -34,7 +33,9 @@ _STEADY_EVERY = 30.0
 class Noted:
     """Samples that wait for whoever writes them down: the training thread adds them, and another takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[], object] = lambda: None) -> None:
+        self._told = told
+        """Called when the first one is lost."""
         self.waiting: deque[Sample] = deque()
         self.room = _MOST_SAMPLES
         """How many may wait. Whoever takes them may be waiting for a disk."""
@@ -45,10 +46,14 @@ class Noted:
 
     def add(self, sample: Sample) -> None:
         """Add a sample."""
+        if len(self.waiting) >= self.room:
+            self.room = _room_for(sample)
         if len(self.waiting) < self.room:
             self.waiting.append(sample)
         else:
             self.lost += 1
+            if self.lost == 1:
+                self._told()
 
     def take(self, *, late: bool = False) -> list[Sample]:
         """Return the samples whose values are on the host, and the `late` ones too; the oldest first."""
@@ -56,9 +61,13 @@ class Noted:
         while self.waiting and (late or self.waiting[0].arrived):
             taken.append(self.waiting.popleft())
         if taken:
-            share = _MOST_SCALARS // (1 + len(taken[-1].metrics))
-            self.room = max(_FEWEST_SAMPLES, min(_MOST_SAMPLES, share))
+            self.room = _room_for(taken[-1])
         return taken
+
+
+def _room_for(sample: Sample) -> int:
+    """Return how many samples like this one may wait."""
+    return max(_FEWEST_SAMPLES, min(_MOST_SAMPLES, _MOST_SCALARS // (1 + len(sample.metrics))))
 
 
 class Block(NamedTuple):

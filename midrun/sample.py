@@ -156,4 +156,7 @@ def number_here(scalar: object) -> float | None:
     if isinstance(scalar, torch.Tensor):
         # A tensor on a device is in the copies, unless the copy could not be made: it is never waited for here.
         return float(scalar.item()) if scalar.device.type == "cpu" and is_real_scalar(scalar) else None
-    return float(scalar) if isinstance(scalar, Real) else None
+    try:
+        return float(scalar) if isinstance(scalar, Real) else None
+    except (ArithmeticError, TypeError, ValueError):  # An integer beyond what a float holds, say.
+        return None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from midrun.fs.page import Page
     from midrun.run import Run
 
+_LOSES = "steps are missing in it from now on: the disk does not answer, or they come faster than they can be written"
 _GIL_BREAK = 0.0002
 """Seconds for which the training thread gives the GIL away when a face waits for it."""
 
@@ -34,7 +35,7 @@ class Turns:
         self._run, self._loop, self._points, self._pipeline = run, run.loop, run.points, run.pipeline
         self._page, self._asks = page, page.asks
         self._sample: Sample = NOTHING
-        self.noted = Noted()
+        self.noted = Noted(lambda: run.services["history"].warn(_LOSES))
         """The samples of the history: of the end of each batch, and of what comes between batches."""
         self._waiting = self.noted.waiting
         self._steady = False
@@ -72,7 +73,7 @@ class Turns:
             if len(self._waiting) < self.noted.room:  # As `Noted.add`.
                 self._waiting.append(sample)
             else:
-                self.noted.lost += 1
+                self.noted.add(sample)
         except Exception as error:  # noqa: BLE001 - as in `publish`
             self._unreadable(error)
         self._stepping = None
@@ -115,10 +116,13 @@ class Turns:
             self._stepping = []  # Somebody has looked before it was logged.
 
     def begin_epoch(self) -> None:
-        """Show a sample before the first batch of an epoch."""
+        """Show a sample before the first batch of an epoch; of one before it, Lightning has the metrics only now."""
         self._pipeline.spoil()
         self._loop.stop_again()
+        has_trained = self._sample.batch is not None
         self._turn(None)
+        if has_trained:
+            self.noted.add(self._sample)
 
     def begin_training(self) -> None:
         """Show a sample where training begins, and remember the step: by then a checkpoint is loaded."""

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypedDict, cast, get_args
@@ -19,6 +22,10 @@ from midrun.web.calls import NUMBER, Answer, Call, Query, document
 from midrun.web.site import Site
 
 _POINTS = 1000
+_MOST_READERS = 4
+"""How many of the server's workers may read the disk at a time."""
+_PATIENCE = 5.0
+"""Seconds to wait for a turn, and after which one that still reads counts as stuck."""
 
 QUERY = (
     Query("name", "What is shown: a metric's name, or a learning rate's, such as optimizers/0/groups/0/lr."),
@@ -49,6 +56,36 @@ class Names(TypedDict):
     names: dict[str, Name]
 
 
+class _Readers:
+    """Those who read the disk at a time. One that does not answer must not keep all workers of the server."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._begun: list[float] = []
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Be one of them. Raises Unavailable where the others seem to be stuck."""
+        with self._changed:
+            deadline = time.monotonic() + _PATIENCE
+            while len(self._begun) >= _MOST_READERS:
+                left = min(deadline, self._begun[0] + _PATIENCE) - time.monotonic()
+                if left <= 0:
+                    raise Unavailable("the history can't be read now: the disk does not answer, or others ask too much")
+                self._changed.wait(left)
+            begun = time.monotonic()
+            self._begun.append(begun)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._begun.remove(begun)
+                self._changed.notify()
+
+
+_readers = _Readers()
+
+
 def show(site: Site, call: Call) -> Answer:
     """Show the points of a name, or which names there are."""
     directory = site.ask(partial(site.view.entry, call.node))["target"]
@@ -57,7 +94,8 @@ def show(site: Site, call: Call) -> Answer:
     parent, name = Path(directory), call.query["name"]
     found: Curve | Names
     try:
-        found = _curve(parent, name, call.query) if name else Names(names=names_in(parent))
+        with _readers.one():
+            found = _curve(parent, name, call.query) if name else Names(names=names_in(parent))
     except OSError as error:
         raise Unavailable(f"the history can't be read now: {error.strerror or error}") from None
     return _document(found)

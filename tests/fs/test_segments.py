@@ -6,16 +6,19 @@ import errno
 import json
 import math
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from midrun.fs import segments
+from midrun.fs.rows import RowReader
 from midrun.fs.segments import INDEX, MOST_TOGETHER, Curve, Segment, curve_of, names_in
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -295,3 +298,78 @@ def test_a_reader_without_rights_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "open", refuses)
     with pytest.raises(PermissionError):
         curve_of(tmp_path, "loss")
+
+
+def test_who_goes_on_where_another_has_begun_anew_leaves_what_that_one_has_alone(tmp_path: Path) -> None:
+    parent = tmp_path / "history"
+
+    def add(to: Segment, first: int, end: int, value: float) -> None:
+        to.append(("loss",), range(first, end), [1.0] * (end - first), [[value]] * (end - first))
+
+    mine, other = Segment(parent, "fit", 1.0, 0), Segment(parent, "fit", 2.0, 0)
+    add(mine, 0, 10, 1.0)
+    mine.flush()
+    shutil.rmtree(parent)
+    add(other, 0, 500, 2.0)
+    other.flush()
+    add(mine, 10, 20, 1.0)
+    with pytest.raises(FileNotFoundError):
+        mine.flush()
+    add(other, 500, 510, 2.0)
+    other.flush()
+    assert points(asked(parent, "loss")) == [dict.fromkeys(range(510), 2.0)]
+
+
+def test_a_name_may_be_in_more_files_than_a_process_may_have_open(tmp_path: Path) -> None:
+    made = Segment(tmp_path, "fit", 1.0, 0)
+    for number in range(100):
+        made.append(("loss", f"other{number}"), range(number * 70, number * 70 + 70), [1.0] * 70, [[0.5, 1.0]] * 70)
+    made.flush()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 20, limits[1]))
+    try:
+        every, few = asked(tmp_path, "loss", points=10_000), asked(tmp_path, "loss", points=500)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert points(every) == [dict.fromkeys(range(7000), 0.5)]
+    assert (few["rows"], few["usual"]) == (7000, [0.5, 0.5])
+
+
+def test_nobody_waits_for_the_other_end_of_a_pipe(tmp_path: Path) -> None:
+    made = segment(tmp_path, loss=line(0, 10))
+    segment(tmp_path, first=10, loss=line(10, 20))
+    os.mkfifo(tmp_path / "0003")
+    for place in ("0001/columns.json", "0002/0000.rows"):
+        (tmp_path / place).unlink()
+        os.mkfifo(tmp_path / place)
+    with pytest.raises(OSError, match="seek"):
+        RowReader(tmp_path / "0002" / "0000.rows", 1).points(0, 0, 1)
+    assert names_in(tmp_path)["loss"] == {"rows": 0, "segments": ["0002"]}
+    (tmp_path / "0001" / "0000.rows").unlink()
+    os.mkfifo(tmp_path / "0001" / "0000.rows")
+    made.append(("loss",), [10], [1.0], [[1.0]])
+    with pytest.raises(OSError, match="No such device"):
+        made.flush()
+
+
+def test_what_is_no_text_and_names_something_keeps_no_other_away(tmp_path: Path) -> None:
+    made = Segment(tmp_path, "fit", 1.0, 0)
+    made.append(cast("Any", ("loss", frozenset(), 5)), [1], [1.0], [[1.0, 2.0, 3.0]])
+    made.flush()
+    assert list(names_in(tmp_path)) == ["loss", "frozenset()", "5"]
+
+
+def test_where_no_directory_can_be_made_what_waits_stays_and_what_is_beyond_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "MOST_WAITING", 40 * 3 * 8)
+    (tmp_path / "history").write_text("")
+    made = Segment(tmp_path / "history", "fit", 1.0, 0)
+    for step in range(0, 100, 10):
+        made.append(("loss",), range(step, step + 10), [1.0] * 10, [[1.0 * at] for at in range(step, step + 10)])
+        with pytest.raises(OSError, match="exists"):
+            made.flush()
+    assert (made.lost, made.waiting) == (60, 40)
+    (tmp_path / "history").unlink()
+    made.flush()
+    assert points(asked(tmp_path / "history", "loss")) == [line(0, 40)]

@@ -101,3 +101,22 @@ def test_whoever_reads_no_further_ends_it(run: Path) -> None:
     command = f"{sys.executable} -m midrun history {run} long | head -n 2"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("step,time,value\n10,0.000,0.5\n", "")
+
+
+@pytest.mark.parametrize("odd", ['"first_step": Infinity', f'"started": 1{"0" * 400}', "[" * 100_000])
+def test_a_segment_that_is_none_hides_no_other(run: Path, odd: str) -> None:
+    index = run / "history" / "0001" / "columns.json"
+    index.write_text(odd if odd.startswith("[") else index.read_text().replace("{", f"{{{odd},", 1))
+    text = index.read_text()
+    if not odd.startswith("["):  # The first of two members of one name is overridden.
+        name = odd.partition(":")[0]
+        at = text.index(name, text.index(odd) + len(odd))
+        index.write_text(text[:at] + text[at:].replace(name, '"other"', 1))
+    assert points(midrun("history", run, "train/loss")[1])[0] == (6, 12.0)
+
+
+def test_a_directory_in_place_of_what_says_what_is_in_a_segment_hides_no_other(run: Path) -> None:
+    index = run / "history" / "0001" / "columns.json"
+    index.unlink()
+    index.mkdir()
+    assert points(midrun("history", run, "train/loss")[1])[0] == (6, 12.0)

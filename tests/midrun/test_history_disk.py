@@ -88,10 +88,11 @@ def test_nan_is_there_each_time_that_it_is_logged(tmp_path: Path) -> None:
 
 
 def test_what_is_no_number_keeps_none_of_the_others_away(tmp_path: Path) -> None:
-    odd = [torch.zeros(2), torch.tensor(1j), "text", None, torch.zeros(1, 0)]
-    written(tmp_path, *(sample(step, odd=odd[step], loss=torch.tensor(1.0 * step)) for step in range(5)))
+    odd = [torch.zeros(2), torch.tensor(1j), "text", None, torch.zeros(1, 0), 10**400]
+    count = len(odd)
+    written(tmp_path, *(sample(step, odd=odd[step], loss=torch.tensor(1.0 * step)) for step in range(count)))
     assert list(names_in(tmp_path)) == ["loss"]
-    assert curves(tmp_path, "loss") == [{step: 1.0 * step for step in range(5)}]
+    assert curves(tmp_path, "loss") == [{step: 1.0 * step for step in range(count)}]
 
 
 def test_a_metric_that_comes_and_goes_keeps_its_identity(tmp_path: Path) -> None:
@@ -190,13 +191,15 @@ def test_each_segment_has_the_learning_rates_from_its_first_step_on(tmp_path: Pa
 
 
 def test_samples_beyond_the_room_are_left_out_and_counted() -> None:
-    noted = Noted()
-    for step in range(noted.room + 10):
+    told: list[int] = []
+    noted = Noted(lambda: told.append(noted.lost))
+    for step in range(4096 + 10):
         noted.add(sample(step, loss=1.0))
-    assert noted.lost == 10
+    assert told == [1], "once"
+    assert noted.lost == 10, "of one metric many have room, also before the first look"
     taken = noted.take()
     assert [one.global_step for one in taken] == list(range(4096))
-    assert noted.room == 4096, "of one metric many have room"
+    assert noted.room == 4096
     noted.add(sample(0, **{str(number): 1.0 for number in range(5000)}))
     noted.take()
     assert noted.room == 39, "of five thousand few"
@@ -326,6 +329,37 @@ def test_a_fit_that_goes_on_makes_the_step_after_its_checkpoint_s_and_those_behi
     assert steps[1] == [8]
     assert steps[2] == [8, *(step for step in range(9, 12) for _ in range(2)), 12]
     assert [list(attempt) for attempt in curves(parent, "val/loss", duplicates="last")] == [[4, 8], [12]]
+
+
+@pytest.mark.parametrize("validation", [0, 2])
+def test_a_metric_of_an_epoch_has_the_step_at_which_that_ended(tmp_path: Path, validation: int) -> None:
+    class Epochs(Logs):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.log("same", 1.0, on_step=False, on_epoch=True)
+            self.log("mean", float(batch_idx), on_step=False, on_epoch=True)
+            return loss
+
+        def on_train_epoch_end(self) -> None:
+            super().on_train_epoch_end()
+            self.log("number", float(self.current_epoch))
+
+    model = Epochs()
+    trainer(tmp_path, max_epochs=3, limit_val_batches=validation).fit(model, batches(5), batches(2))
+    parent = model.directory / "history"
+    assert curves(parent, "same") == [{5: 1.0, 10: 1.0, 15: 1.0}]
+    assert curves(parent, "mean") == [{5: 2.0, 10: 2.0, 15: 2.0}]
+    assert curves(parent, "number") == [{5: 0.0, 10: 1.0, 15: 2.0}]
+    assert curves(parent, "loss") == [model.losses]
+
+
+def test_a_rate_that_stays_reaches_to_the_end_of_a_run_however_short(tmp_path: Path) -> None:
+    noted = Noted()
+    kept = History(noted, tmp_path, lambda: "fit", Told())
+    for step in range(1, 6):
+        noted.add(sample(step, [[0.5]], loss=1.0 * step))
+    kept._end()
+    assert curves(tmp_path, "optimizers/0/groups/0/lr") == [{1: 0.5, 5: 0.5}]
 
 
 def test_each_fit_of_a_run_has_a_segment_and_a_test_has_one_too(tmp_path: Path) -> None:

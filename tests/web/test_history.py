@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
-from midrun.fs.segments import Segment
+from midrun.fs.segments import Name, Segment
+from midrun.web import history
 from tests.web.conftest import Client
 from tests.web.sample import Root
 
@@ -107,3 +111,26 @@ def test_a_file_of_it_that_is_damaged_is_503_and_a_part_of_a_row_is_no_row(clien
     answer = client.simulate_get("/history", params={"name": "loss"})
     assert answer.status_code == 503
     assert "the history can't be read now" in answer.json["detail"]
+
+
+def test_a_disk_that_does_not_answer_leaves_workers_for_all_else(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def stuck(_: Path) -> dict[str, Name]:
+        assert answers.wait(20)
+        return {}
+
+    monkeypatch.setattr(history, "names_in", stuck)
+    monkeypatch.setattr(history, "_PATIENCE", 0.2)
+    with ThreadPoolExecutor(8) as workers:
+        asked = [workers.submit(client.simulate_get, "/history") for _ in range(8)]
+        done, _ = wait(asked, timeout=20, return_when=FIRST_COMPLETED)
+        time.sleep(0.5)
+        refused = [one.result() for one in asked if one.done()]
+        answers.set()
+    assert len(done) <= len(refused) == 4
+    assert {answer.status_code for answer in refused} == {503}
+    assert "the disk does not answer" in refused[0].json["detail"]
+    assert [one.result().status_code for one in asked].count(200) == 4
