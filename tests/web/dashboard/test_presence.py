@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Download, Page, Route, expect
+from playwright.sync_api import APIResponse, Download, Page, Route, expect
 
 from tests.browsing import Visit, Visiting
 from tests.web.board import Board, csv
@@ -62,6 +62,29 @@ def test_a_run_that_stops_answering_is_told_and_so_is_that_it_is_back(
         expect(page.get_by_role("button", name=name, exact=True).last).to_be_enabled()
     expect(page.get_by_label("Value (required)")).to_have_value("7")
     expect(page.get_by_label("depth")).to_have_value("4")
+    assert visit.was_clean(may_be_cut=True)
+
+
+def test_a_stop_that_is_taken_while_an_older_poll_is_under_way_is_not_forgotten(opening: Opening, board: Board) -> None:
+    visit = opening(board)
+    page = visit.page
+    under_way: list[tuple[Route, APIResponse]] = []
+
+    def hold_back(route: Route) -> None:
+        if under_way:
+            route.abort()  # The run ends so soon that no later poll is answered.
+        else:
+            under_way.append((route, route.fetch()))
+
+    page.route("**/poll?*", hold_back)
+    with page.expect_request("**/poll?*"):
+        page.get_by_role("button", name="Refresh").click()
+    page.get_by_role("button", name="Stop…").click()
+    with page.expect_response(lambda response: response.request.method == "POST"):
+        page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    [(route, answer)] = under_way
+    route.fulfill(response=answer)
+    expect(page.get_by_role("alert")).to_contain_text("The run has ended: it was told to stop.")
     assert visit.was_clean(may_be_cut=True)
 
 

@@ -180,11 +180,14 @@ class Tree {
     const isKept = asked === this.asked && paths.every((path) => this.shots.has(path));
     const seen = isKept ? `&seen=${encodeURIComponent(this.revision)}` : "";
     this.isPutOff = false;
+    // What comes of a write meanwhile is news that this poll may be too old for.
+    const known = this.answers.length;
     try {
       const response = await request(`poll?${asked}${seen}`);
       this.skew = Date.parse(response.headers.get("Date") ?? "") - Date.now() || 0;
       const poll = (await response.json()) as Poll;
       this.arrive(paths, poll);
+      this.answers = this.answers.slice(known);
       this.asked = asked;
       this.revision = poll.revision;
     } catch (error) {
@@ -206,7 +209,6 @@ class Tree {
     const run = poll.nodes[INDEX] as { run_id?: string } | undefined;
     this.runId ||= run?.run_id ?? "";
     this.presence = "here";
-    this.answers = [];
     this.trouble = "";
     this.answered = Date.now();
     this.age = poll.age;
