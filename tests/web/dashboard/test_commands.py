@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.web.board import Board
 from tests.web.dashboard.looking import NOTHING, Opening, kneading, painted, refresh
@@ -123,6 +123,20 @@ def refresh_behind(page: Page) -> None:
     with page.expect_response(lambda response: "/poll?" in response.url):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     painted(page)
+
+
+def test_what_the_run_takes_is_asked_for_again_when_it_could_not_be_said(opening: Opening, board: Board) -> None:
+    asked: list[str] = []
+
+    def fail_once(route: Route) -> None:
+        asked.append(route.request.url)
+        route.abort() if len(asked) == 1 else route.continue_()
+
+    visit = opening(board, before=lambda page: page.route("**/openapi.json", fail_once))
+    kinds = visit.page.get_by_label("Command", exact=True).locator("option")
+    expect(kinds.filter(has_text="stop")).to_have_count(1)
+    assert len(asked) == 2
+    assert visit.was_clean(may_be_cut=True)
 
 
 def test_stop_asks_too_when_nobody_can_say_what_it_does(opening: Opening, board: Board) -> None:

@@ -1,5 +1,5 @@
 /** What can be changed in a run: learning rates, the model's tunables, and everything else that it takes. */
-import { useEffect, useId, useState } from "preact/hooks";
+import { useEffect, useId, useReducer, useState } from "preact/hooks";
 import { CommandForm } from "./form";
 import { useNode, useOpen } from "./hooks";
 import { groupsOf, useOptimizers } from "./optimizers";
@@ -10,7 +10,9 @@ import { Send, Sending, useSending } from "./sending";
 import { reason } from "./tree";
 import { brief, exact, number, pointer } from "./words";
 
+/** So long after the page is there what the run takes is asked for, and so long after that has failed, in milliseconds. */
 const SOON = 1_000;
+const LATER = 5_000;
 
 /** The panel. */
 export function ControlsPanel() {
@@ -133,15 +135,20 @@ function AnyCommand() {
   const isOpen = useOpen();
   const id = useId();
   const isThere = known.length > 0;
+  const [failures, fail] = useReducer((count: number) => count + 1, 0);
   const load = (): void => {
-    if (!isThere) kinds().then(set, (error: unknown) => tell(reason(error)));
+    if (isThere) return;
+    kinds().then(set, (error: unknown) => {
+      tell(reason(error));
+      fail(undefined);
+    });
   };
   useEffect(() => {
     if (isThere || !isOpen) return undefined;
     // What the run takes is a long document, and the charts come first.
-    const timer = window.setTimeout(load, SOON);
+    const timer = window.setTimeout(load, failures > 0 ? LATER : SOON);
     return () => clearTimeout(timer);
-  }, [isThere, isOpen]);
+  }, [isThere, isOpen, failures]);
   const kind = known.find((each) => each.name === name);
   return (
     <>
