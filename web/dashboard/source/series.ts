@@ -9,8 +9,8 @@ export const HISTORY = "history/index.json";
 export const METRICS = "state/metrics/index.json";
 /** Charts that are in view are filled in from the run's own record, but not more often, in milliseconds. */
 const STALE = 3_000;
-/** In live mode the page sees most points of metrics by itself. */
-const STALE_LIVE = 15_000;
+/** In live mode the page sees some points of metrics by itself; the record has those between them. */
+const STALE_LIVE = 5_000;
 /** So long after a value is shown it is surely in the record, in milliseconds. */
 const SETTLED = 1_000;
 /** The status of an answer that says: there is none. */
