@@ -174,7 +174,6 @@ class Turns:
         """Have the history note the sample that is shown, unless it tells of nothing that counts.
 
         Until a fit has its first batch there is nothing but what the sanity check has logged, which Lightning forgets.
-        Nor is a sample noted that training makes in a hold: the values of a batch belong to the step that ends it.
         """
         sample = self._sample
         try:
@@ -190,7 +189,10 @@ class Turns:
         self._page.bump()
 
     def refresh(self) -> None:
-        """Show a sample where training is, after something was done to it."""
+        """Show a sample where training is, after something was done to it.
+
+        The history does not note it: what a batch has logged belongs to the step that ends the batch.
+        """
         self._turn(self.batch)
 
     def _unreadable(self, error: Exception) -> None:

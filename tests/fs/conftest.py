@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -37,3 +38,17 @@ def module_tree() -> Iterator[Mounted]:
     with mounting() as mounted:
         yield mounted.ready()
         assert "Traceback" not in mounted.errors()
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each read of rows or buckets has taken."""
+    read: list[int] = []
+
+    def counted(fd: int, buffers: list[memoryview], offset: int) -> int:
+        read.append(done := preadv(fd, buffers, offset))
+        return done
+
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", counted)
+    return read
