@@ -194,6 +194,22 @@ def test_a_page_that_is_opened_while_many_wait_says_that_the_run_is_slow(opening
     assert visit.was_clean(allow_statuses={503})
 
 
+def test_a_page_that_is_painted_after_the_first_answer_says_of_when_it_is(
+    opening: Opening, visiting: Visiting, board: Board
+) -> None:
+    late = """(() => {
+        const later = setTimeout;
+        window.setTimeout = (task, pause, ...rest) => later(task, pause < 200 ? 2000 : pause, ...rest);
+        window.requestAnimationFrame = (task) => later(() => task(performance.now()), 2000);
+    })()"""
+    visit = visiting(f"http://127.0.0.1:{opening.serve(board).port}", viewport=WIDE)
+    visit.page.add_init_script(late)
+    visit.page.goto(f"{visit.address}/")
+    # It has to come with the first answers: 15 s later the page asks again.
+    expect(visit.page.locator(".freshness output")).to_contain_text("as of", timeout=10_000)
+    assert visit.was_clean()
+
+
 def test_a_file_of_another_run_under_the_same_address_is_not_saved(
     opening: Opening, board: Board, tmp_path: Path
 ) -> None:

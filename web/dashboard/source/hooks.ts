@@ -3,11 +3,17 @@ import { useEffect, useLayoutEffect, useReducer, useState } from "preact/hooks";
 import type { CommandRecord, HoldList, Summary } from "./records";
 import { INDEX, type Shot, tree } from "./tree";
 
+/** A function that has the component drawn again. */
+export function useRedraw(): () => void {
+  const [, count] = useReducer((drawn: number) => drawn + 1, 0);
+  return () => count(undefined);
+}
+
 /** The node as it was last seen; the component is drawn again when it changes. */
 export function useShot(path: string): Shot | undefined {
-  const [, redraw] = useReducer((count: number) => count + 1, 0);
+  const redraw = useRedraw();
   // Before the page is painted: all that it shows at first is asked for at once.
-  useLayoutEffect(() => tree.watch(path, () => redraw(undefined)), [path]);
+  useLayoutEffect(() => tree.watch(path, redraw), [path]);
   return tree.shot(path);
 }
 
@@ -40,8 +46,9 @@ export function useHolds(): HoldList | undefined {
 
 /** The tree, for what is said of the run as a whole; drawn again after each poll. */
 export function useTree(): typeof tree {
-  const [, redraw] = useReducer((count: number) => count + 1, 0);
-  useEffect(() => tree.watchAll(() => redraw(undefined)), []);
+  const redraw = useRedraw();
+  // Before the page is painted: a browser that is slow to paint has the first answer by then, and would not be told.
+  useLayoutEffect(() => tree.watchAll(redraw), []);
   return tree;
 }
 
@@ -80,10 +87,10 @@ export function useChoice<T>(name: string, initial: T): [T, (value: T) => void] 
 
 /** The time by the run's clock, in seconds; drawn again each second while `ticks`. */
 export function useNow(ticks: boolean): number {
-  const [, redraw] = useReducer((count: number) => count + 1, 0);
+  const redraw = useRedraw();
   useEffect(() => {
     if (!ticks) return undefined;
-    const timer = window.setInterval(() => redraw(undefined), 1000);
+    const timer = window.setInterval(redraw, 1000);
     return () => clearInterval(timer);
   }, [ticks]);
   return tree.now;

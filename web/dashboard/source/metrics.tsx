@@ -1,7 +1,7 @@
 /** The metrics: their values now, and their charts. */
-import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { Chart, type Drawing, type Zoom } from "./chart";
-import { useChoice, useNode, useScheme } from "./hooks";
+import { useChoice, useNode, useRedraw, useScheme } from "./hooks";
 import { type NamedGroup, groupsOf, useOptimizers } from "./optimizers";
 import { Head } from "./panel";
 import type { Metrics } from "./records";
@@ -309,10 +309,10 @@ function Card({ metric: { name, title, group, short }, value, drawing, fits, fit
 /** The series of a name, kept up to date while `wanted`. */
 function useSeries(name: string, wanted: boolean) {
   const points = series(name);
-  const [, redraw] = useReducer((count: number) => count + 1, 0);
-  useEffect(() => {
+  const redraw = useRedraw();
+  useLayoutEffect(() => {
     if (!wanted) return undefined;
-    const unwatch = points.watch(() => redraw(undefined));
+    const unwatch = points.watch(redraw);
     void points.load();
     const unwatchPolls = tree.watchAll(() => void points.load());
     return () => [unwatch, unwatchPolls].forEach((end) => end());
