@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from operator import eq, is_not, ne
 from typing import NamedTuple, cast
 
@@ -120,15 +120,18 @@ class Logged:
             before = self._scalars if names == self._names else self._before(names)
             self._names, self._scalars = names, scalars
             is_other = [*map(is_not, scalars, before)]
-            others = tuple(compress(names, is_other))
+            others = names
+            if not all(is_other):
+                others = tuple(compress(names, is_other))
+                scalars, before = [*compress(scalars, is_other)], [*compress(before, is_other)]
             if not others:
                 continue
             if others != run.names:
                 blocks += self._blocks_of(run)
                 run = _Run(others)
             run.samples.append(sample)
-            run.scalars += compress(scalars, is_other)
-            run.before += compress(before, is_other)
+            run.scalars += scalars
+            run.before += before
         blocks += self._blocks_of(run)
         if samples:
             blocks += self._changed_in_place(samples[-1])
@@ -151,25 +154,19 @@ class Logged:
     def _blocks_of(self, run: _Run) -> list[Block]:
         """Return what is new of metrics whose objects are others than before."""
         names, width = run.names, len(run.names)
+        if not names:
+            return []
+        numbers = run.numbers()
+        rows = [numbers[at : at + width] for at in range(0, len(numbers), width)]
         last: list[float | None] = [self._values.get(name) for name in names]
-        block, blocks = Block(names, [], [], []), []
-        for place, (sample, row) in enumerate(zip(run.samples, run.rows(), strict=True)):
-            # Values that stay, NaN, which is not itself, and None are the exception.
-            if any(map(eq, row, last)) or any(map(ne, row, row)) or None in row:
-                at = slice(place * width, (place + 1) * width)
-                is_new = [*map(_is_new, row, last, run.scalars[at], run.before[at])]
-                last = [then if value is None else value for value, then in zip(row, last, strict=True)]
-                if not all(is_new):
-                    blocks += [block, _block(sample, [*compress(names, is_new)], [*compress(row, is_new)])]
-                    block = Block(names, [], [], [])
-                    continue
-            else:
-                last = row
-            block.steps.append(sample.global_step)
-            block.times.append(sample.time)
-            block.rows.append(cast("list[float]", row))
+        if _are_numbers(numbers) and not any(map(eq, numbers, chain(last, numbers))):
+            steps, times = [sample.global_step for sample in run.samples], [sample.time for sample in run.samples]
+            blocks = [Block(names, steps, times, cast("list[list[float]]", rows))]
+            last = rows[-1]
+        else:
+            blocks, last = _of_each(run, rows, last)
         self._values.update((name, value) for name, value in zip(names, last, strict=True) if value is not None)
-        return [one for one in (*blocks, block) if one.rows and one.names]
+        return blocks
 
     def _changed_in_place(self, sample: Sample) -> list[Block]:
         """Return the metrics whose tensors somebody has changed since they were logged."""
@@ -226,20 +223,44 @@ class _Run:
         self.before: list[Scalar | None] = []
         """What each of them was at the sample before."""
 
-    def rows(self) -> list[list[float | None]]:
-        """Return their values, for each sample a list; None for what is no real number that is here."""
-        width = len(self.names)
+    def numbers(self) -> list[float | None]:
+        """Return their values; None for what is no real number that is here."""
         if any(sample.copies for sample in self.samples):
-            numbers = [
+            return [
                 copied.get((name, -1, -1), number_here(sample.metrics[name]))
                 for sample in self.samples
                 for copied in (sample.copied(),)
                 for name in self.names
             ]
+        # One name has tensors of one kind: what holds of the first of each holds of all.
+        return _read(self.scalars, self.scalars[: len(self.names)])
+
+
+def _are_numbers(numbers: list[float | None]) -> bool:
+    """Whether there is neither None nor NaN, which is not itself."""
+    return None not in numbers and not any(map(ne, numbers, numbers))
+
+
+def _of_each(
+    run: _Run, rows: list[list[float | None]], last: list[float | None]
+) -> tuple[list[Block], list[float | None]]:
+    """Return what is new in rows of which some may have nothing new, and the last value of each name."""
+    block, blocks, width = Block(run.names, [], [], []), [], len(run.names)
+    for place, (sample, row) in enumerate(zip(run.samples, rows, strict=True)):
+        if _are_numbers(row) and not any(map(eq, row, last)):
+            last = [*row]
         else:
-            # One name has tensors of one kind: what holds of the first of each holds of all.
-            numbers = _read(self.scalars, self.scalars[:width])
-        return [numbers[at : at + width] for at in range(0, len(numbers), width)] if width else []
+            at = slice(place * width, (place + 1) * width)
+            is_new = [*map(_is_new, row, last, run.scalars[at], run.before[at])]
+            last = [then if value is None else value for value, then in zip(row, last, strict=True)]
+            if not all(is_new):
+                blocks += [block, _block(sample, [*compress(run.names, is_new)], [*compress(row, is_new)])]
+                block = Block(run.names, [], [], [])
+                continue
+        block.steps.append(sample.global_step)
+        block.times.append(sample.time)
+        block.rows.append(cast("list[float]", row))
+    return [one for one in (*blocks, block) if one.rows and one.names], last
 
 
 def _block(sample: Sample, names: Sequence[str], row: Sequence[float | None]) -> Block:

@@ -21,7 +21,7 @@ from midrun.run import Run
 from tests.midrun.models import Watched, batches, document, run_of, trainer
 from tests.midrun.steering import Steered, fit, let_go
 
-SLOW = 0.05
+SLOW = 0.08
 """Seconds that a slow part sleeps: so long that each batch is timed."""
 
 
@@ -108,7 +108,7 @@ MIXES = [
     {"backward": SLOW},
     {"optimizer": SLOW},
     {"transfer": SLOW},
-    {"waiting for data": 0.02, "forward": 0.015, "callbacks and hooks": 0.01, "backward": 0.01},
+    {"waiting for data": 0.03, "forward": 0.02, "callbacks and hooks": 0.015, "backward": 0.015},
 ]
 
 
@@ -118,14 +118,14 @@ def test_shares_agree_with_stopwatches_within_a_twentieth(seconds: dict[str, flo
     model = Slow(watch, seconds)
     callback = Callback(watch, seconds.get("callbacks and hooks", 0))
     trainer(tmp_path, callbacks=[callback]).fit(
-        model, torch.utils.data.DataLoader(Rows(watch, seconds.get("waiting for data", 0), 30), batch_size=None)
+        model, torch.utils.data.DataLoader(Rows(watch, seconds.get("waiting for data", 0), 20), batch_size=None)
     )
     shares = {phase: record["share"] for phase, record in model.told["phases"].items()}
     assert tuple(shares) == PHASES
     assert sum(shares.values()) == pytest.approx(1)
     for phase in seconds:
         assert shares[phase] == pytest.approx(watch.spent[phase] / watch.whole, abs=0.05)
-    assert model.told["batches"] >= 25
+    assert model.told["batches"] >= 15
     slowest = max(seconds, key=lambda phase: seconds[phase])
     named = slowest if slowest not in {"forward", "backward", "optimizer"} else "computing"
     if len(seconds) == 1:
@@ -158,8 +158,8 @@ def test_timing_that_is_off_listens_to_nothing_and_says_so(tmp_path: Path) -> No
 
 
 def test_the_window_is_as_long_as_the_option_says(tmp_path: Path) -> None:
-    model = Slow(Watch(), {"forward": 0.01}, pipeline_pressure_window=7)
-    trainer(tmp_path).fit(model, batches(30))
+    model = Slow(Watch(), {"forward": SLOW}, pipeline_pressure_window=7)
+    trainer(tmp_path).fit(model, batches(15))
     assert (model.told["window"], model.told["batches"]) == (7, 7)
 
 
