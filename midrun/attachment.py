@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from midrun.ending import Ending, Outcome
     from midrun.follower import Follower
+    from midrun.follower import Turns as FollowerTurns
     from midrun.ranks import Ranks
     from midrun.run import Run
+    from midrun.turns import Turns
 
 
 class Attachment:
@@ -54,6 +56,8 @@ class Attachment:
         self._port: int | None = None
         self._ending: Ending | None = None
         self._follower: Follower | None = None
+        self._outcome: Outcome = "finished"
+        """How training has ended, on a later rank."""
         self._missed: set[str] = set()
         self._nested: list[Trainer] = []
         """Trainers that have taken up the model while another one trains it."""
@@ -71,6 +75,13 @@ class Attachment:
         """Address of the REST API, or None while it does not run."""
         return None if self.run is None else self.run.rest_url
 
+    @property
+    def turns(self) -> Turns | FollowerTurns | None:
+        """What is told of the loop's turns while the run is live, on whatever rank."""
+        if self.run is not None:
+            return self.run.turns
+        return None if self._follower is None else self._follower.turns
+
     def missed(self, override: str, hook: str) -> None:
         """Say, once, that an override did not call `super()`."""
         if override not in self._missed and self.config.midrun_enabled:
@@ -79,9 +90,9 @@ class Attachment:
 
     def quicken(self, module: LightningModule) -> None:
         """Look anew at what the hooks of each batch may call, since classes and modules can be changed at run time."""
-        if self.run is None:
+        if self.turns is None:
             return
-        self.quick, self.quick_class = quick_parts(module, self.run), type(module)
+        self.quick, self.quick_class = quick_parts(module, self.turns), type(module)
         for hook in PARTS:
             if hook in vars(module):
                 message = f"{hook} is set on the model itself, past midrun's part of it: override it in the class"
@@ -111,7 +122,8 @@ class Attachment:
         trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
         if not self.config.midrun_enabled or trainer is None or trainer.strategy._lightning_module is not module:  # noqa: SLF001 - no other way
             return
-        loop = None if self.run is None else self.run.loop
+        live = self.run or self._follower
+        loop = None if live is None else live.loop
         if loop is not None and loop.module is module and loop.is_running and not loop.is_of(trainer):
             # Another Trainer has the model in a hook of this one: this one goes on, and is the run.
             self._nested.append(trainer)
@@ -144,6 +156,7 @@ class Attachment:
         from midrun.run import Run  # noqa: PLC0415
 
         self._stop()
+        self._outcome = "finished"
         self._run_id = self._run_id or new_run_id()
         directory = run_directory(trainer, self._run_id) if trainer.is_global_zero else None
         ranks = self._ranks = Ranks(trainer, directory)
@@ -158,19 +171,21 @@ class Attachment:
         run.shell_hooks.call("setup", {"stage": stage})
 
     def _follow(self, trainer: Trainer, module: LightningModule, ranks: Ranks) -> None:
-        """Do what a later rank does: run the shell hooks, where it is to."""
+        """Do what a later rank does: what all ranks must do, and the shell hooks, where it is to."""
         from midrun.ending import Ending  # noqa: PLC0415 - these load torch
         from midrun.follower import Follower  # noqa: PLC0415
         from midrun.loop import Loop  # noqa: PLC0415
 
-        if self.config.hooks_enabled and self.config.hooks_rank_policy == "all":
+        if ranks.is_many:
             self._follower = Follower(self.config, Loop(trainer, module), ranks)
             self._ending = Ending(trainer, raised=self._raised, over=self._stop)
             self._follower.start()
+            self.quicken(module)
 
     def _raised(self, exception: BaseException, outcome: Outcome) -> None:
         """Note the exception that ends the loop; it goes on its way, whatever becomes of the note."""
         try:
+            self._outcome = outcome
             if self.run is not None:
                 self.run.raised(exception, outcome)
         except Exception as error:  # noqa: BLE001 - as said
@@ -185,7 +200,7 @@ class Attachment:
             ending.undo()
         follower, self._follower = self._follower, None
         if follower is not None:
-            follower.stop()
+            follower.stop(self._outcome)
         if run is not None:
             try:
                 run.stop()

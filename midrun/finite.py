@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -16,12 +17,15 @@ from midrun.mailbox import Mailbox
 from midrun.nested import Part, Unreadable, parts
 
 if TYPE_CHECKING:
+    from midrun.commands.kind import Here
     from midrun.run import Run
 
 _SUFFIX = "_batch_start"
 """The callbacks at which a batch comes."""
-_POINTS = frozenset({*Hold.points, "train_batch_end"})
+POINTS = frozenset({*Hold.points, "train_batch_end"})
 """Where the hold may stand: gradients of several batches may be gathered for one optimizer step."""
+SOURCE = "finite check"
+"""Who asks for it."""
 _PATIENCE = 5.0
 """Seconds in which a hold that is asked for is taken in, so that it stands at the batch it is about."""
 
@@ -64,13 +68,15 @@ class FiniteCheck:
 
     Parameters
     ----------
-    run
-        The run.
+    here
+        The run, or one of its later ranks.
+    hold
+        Called with the reason to hold the run.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._caller = run.loop.caller(self._call)
+    def __init__(self, here: Here, hold: Callable[[str], object]) -> None:
+        self._here, self._hold = here, hold
+        self._caller = here.loop.caller(self._call)
         self.record = FiniteRecord(enabled=False, hold=False, batches=0, not_finite=0, unread=0, first=None, last=None)
         """What has been found, replaced whole."""
 
@@ -103,7 +109,7 @@ class FiniteCheck:
             self._check(arguments["batch"], arguments.get("batch_idx"))
         except Exception as error:  # noqa: BLE001 - a batch is anybody's code, and training goes on
             text = f"a batch could not be checked for NaN and infinity: {last_line(error)}"
-            self._run.log.alert(text, "finite check")
+            self._here.log.alert(text, "finite check")
 
     def _check(self, batch: Any, number: int | None) -> None:  # noqa: ANN401 - a batch may be anything
         looked, record = look_at(batch), self.record
@@ -111,20 +117,20 @@ class FiniteCheck:
         self.record = record = {**record, "batches": record["batches"] + 1, "unread": record["unread"] + unread}
         if looked.unread is not None:
             path, why = looked.unread.path, looked.unread.value.why
-            self._run.log.alert(f"{path} can't be checked for NaN and infinity: {why}", "unread")
+            self._here.log.alert(f"{path} can't be checked for NaN and infinity: {why}", "unread")
         if looked.bad is None:
             return
         finding = self._finding(looked.bad, number)
         first = record["first"] or finding
         self.record = record = {**record, "not_finite": record["not_finite"] + 1, "first": first, "last": finding}
         said = _said(finding)
-        if not self._run.log.alert(f"{said}; further ones are counted in state/finite-check.json", "not finite"):
-            self._run.log.note(said)
+        if not self._here.log.alert(f"{said}; further ones are counted in state/finite-check.json", "not finite"):
+            self._here.log.note(said)
         if record["hold"]:
             self._hold(said)
 
     def _finding(self, found: Part, number: int | None) -> Finding:
-        loop = self._run.loop
+        loop = self._here.loop
         nan, infinite, numbers = _counts(found.value)
         return Finding(
             path=found.path,
@@ -138,18 +144,19 @@ class FiniteCheck:
             time=time.time(),
         )
 
-    def _hold(self, reason: str) -> None:
-        """Ask for a hold, and wait until it is taken in: in training it stands at this batch."""
-        taken: Mailbox[None] = Mailbox()
-        later = self._run.queue.hold(reason, _POINTS, "finite check")
-        later.add_done_callback(lambda _: taken.put(None))
-        try:
-            taken.get(timeout=_PATIENCE)
-            later.result()
-        except Empty:
-            self._run.log.note("the hold comes later: the disk is slow")
-        except Fault as fault:
-            self._run.log.alert(f"the run is not held: {fault.message}", "no hold")
+
+def hold_at_once(run: Run, reason: str) -> None:
+    """Ask for a hold, and wait until it is taken in: in training it stands at this batch, where no rank has to come."""
+    taken: Mailbox[None] = Mailbox()
+    later = run.queue.hold(reason, POINTS, SOURCE)
+    later.add_done_callback(lambda _: taken.put(None))
+    try:
+        taken.get(timeout=_PATIENCE)
+        later.result()
+    except Empty:
+        run.log.note("the hold comes later: the disk is slow")
+    except Fault as fault:
+        run.log.alert(f"the run is not held: {fault.message}", "no hold")
 
 
 class Looked(NamedTuple):

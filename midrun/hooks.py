@@ -12,7 +12,6 @@ from midrun.lightnings import is_empty
 
 if TYPE_CHECKING:
     from midrun.attachment import Attachment
-    from midrun.run import Run
 
 
 class Halt(StopIteration):
@@ -41,7 +40,7 @@ PARTS = {
     "on_predict_start": "turn",
     "on_predict_end": "turn",
 }
-"""What a live run does at each hook: a method of `Turns`, called with the hook's arguments."""
+"""What a live run does at each hook: a method of its turns, called with the hook's arguments."""
 
 LIFE = ("configure_callbacks", "setup", "teardown")
 """Hooks at which a run begins and ends: what midrun does there are methods of `Attachment`, called with the model."""
@@ -94,10 +93,10 @@ def _do(
     try:
         if name in LIFE:
             getattr(attachment, name)(module, *args, **kwargs)
-        elif attachment.run is not None:
+        elif attachment.turns is not None:
             if name == "on_train_epoch_start":
                 attachment.quicken(module)
-            getattr(attachment.run.turns, PARTS[name])(*args, **kwargs)
+            getattr(attachment.turns, PARTS[name])(*args, **kwargs)
     except Halt:
         raise
     except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
@@ -110,15 +109,15 @@ def is_reached(module: Any, name: str) -> bool:  # noqa: ANN401 - a model
     return name not in vars(module) and getattr(getattr(type(module), name, None), "is_midruns", False)
 
 
-def quick_parts(module: Any, run: Run) -> dict[str, Callable[..., None]]:  # noqa: ANN401 - a model
-    """Return the methods of `Turns` that a batch's hooks may call directly: where the model has nothing of its own.
+def quick_parts(module: Any, turns: object) -> dict[str, Callable[..., None]]:  # noqa: ANN401 - a model
+    """Return the methods of `turns` that a batch's hooks may call directly: where the model has nothing of its own.
 
     A batch's hooks find the processor's cache cold; the way through `_do` would cost a small model's step a thousandth
     for each hook.
     """
     ways = {name: getattr(getattr(type(module), name), "behind", None) for name in SAFE_POINTS}
     return {
-        name: getattr(run.turns, PARTS[name])
+        name: getattr(turns, PARTS[name])
         for name, behind in ways.items()
         if behind is not None and is_empty(behind(module), ".core.hooks")
     }

@@ -95,6 +95,16 @@ class Loop:
         return batches.ready - 1 if batches.ready > batches.completed else None
 
     @property
+    def batches_begun(self) -> int:
+        """Number of training batches that have begun, in the whole fit; at the end of one, its number."""
+        return self._all_batches.ready
+
+    @property
+    def batches_in_step(self) -> int:
+        """Training batches to an optimizer step."""
+        return max(1, self._trainer.accumulate_grad_batches) if self.announces_steps else 1
+
+    @property
     def training_batch(self) -> int | None:
         """Number of the training batch that is under way, in the whole fit; None while none is, and in a validation."""
         batches = self._batches
@@ -196,14 +206,19 @@ class Loop:
             self._trainer.fit_loop.min_epochs, self._trainer.fit_loop.epoch_loop.min_steps = self._least
 
     def save_checkpoint(self, path: str) -> None:
-        """Write a checkpoint, as `trainer.save_checkpoint` does; it is whole when this returns."""
+        """Write a checkpoint, as `trainer.save_checkpoint` does; it is whole when this returns.
+
+        The ranks do not wait for each other: they meet anyway, and one whose disk is full would never come.
+        """
         plugin = inner = self.strategy.checkpoint_io
         while isinstance(inner, AsyncCheckpointIO) and inner.checkpoint_io is not None:
             inner = inner.checkpoint_io
         self.strategy.checkpoint_io = inner
+        vars(self.strategy)["barrier"] = lambda *_, **__: None
         try:
             self._trainer.save_checkpoint(path, weights_only=False)
         finally:
+            del vars(self.strategy)["barrier"]
             self.strategy.checkpoint_io = plugin
 
     def refuses_clip(self, value: float | None) -> str | None:

@@ -110,15 +110,17 @@ class RankFiles(Dir):
 
     def members(self) -> Iterable[str]:
         """Return the names of the files."""
-        return (f"{rank['rank']}.json" for rank in self._run.ranks)
+        return (f"{rank['rank']}.json" for rank in self._run.roll.known)
 
     def member(self, name: str) -> Leaf | None:
         """Return the file of one rank."""
-        rank = next((rank for rank in self._run.ranks if f"{rank['rank']}.json" == name), None)
+        rank = next((rank for rank in self._run.roll.known if f"{rank['rank']}.json" == name), None)
         if rank is None:
             return None
         return Leaf(
-            lambda: rank, doc="One process: its rank, host, process id and device.", schema=lambda: schema_of(Rank)
+            lambda: rank,
+            doc="One process: its rank, host, process id and device, and how far it has come.",
+            schema=lambda: schema_of(Rank),
         )
 
 

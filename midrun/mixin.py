@@ -156,9 +156,9 @@ def _guard(cls: type, name: str) -> None:
             attachment.reached.add(name)
             attachment.missed(f"{owner.__qualname__}.{name}", name)
             part(self, *args, **kwargs)
-        elif outermost and name in SAFE_POINTS and attachment.run is not None:
+        elif outermost and name in SAFE_POINTS and attachment.turns is not None:
             # What the override has logged after midrun's part is this batch's too.
-            attachment.run.turns.resample()
+            attachment.turns.resample()
         return result
 
     vars(guarded)["is_midruns"] = True

@@ -239,7 +239,7 @@ class Pipeline:
     def _phase(self, action: str) -> str | None:
         hook = action.rpartition(".")[2]
         with suppress(Exception):  # The model's class is anybody's code, and this is called in the midst of training.
-            if action.startswith("[LightningModule]") and hook in quick_parts(self._run.loop.module, self._run):
+            if action.startswith("[LightningModule]") and hook in quick_parts(self._run.loop.module, self._run.turns):
                 return MIDRUN  # The model does nothing there.
         return phase_of(action)
 

@@ -20,7 +20,7 @@ from midrun.command import IN_REQUEST, Command, ErrorRecord, Place, Status
 from midrun.commands.standstill import Hold, Reason
 from midrun.control_log import CONTROL_LOG, ControlLog, Line, line_of
 from midrun.drops import Drops, Stays
-from midrun.fs.faults import Conflict, Fault, Invalid, Unavailable
+from midrun.fs.faults import Conflict, Fault, Invalid, Refused, Unavailable
 from midrun.fs.later import Later
 from midrun.fs.tracebacks import last_line
 from midrun.hold import Cancelled, HoldRecord, Released, is_hold
@@ -216,6 +216,8 @@ class Queue:
 
     def _admit(self, kind: Kind, args: Arguments, within: tuple[str, ...]) -> None:
         """Raise the `Fault` with which a kind refuses arguments now."""
+        if kind.on_every_rank and (why := self._run.roll.refusal) is not None:
+            raise Refused(f"{kind.name} must be done by every rank, and not all can: {why}")
         try:
             kind.admit(self._run, args)
         except Invalid as invalid:

@@ -1,20 +1,32 @@
 """Ranks: who trains, and in which directory.
 
-Ranks tell each other through the store by which they found each other. None of it is a collective operation: ranks may
-differ in what they do, one of them may not use midrun at all, and none ever waits for another.
+Each rank writes down who it is and how far it has come, and rank zero reads it: see `channel`.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import socket
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypedDict, cast
+
+from midrun.worker import Worker
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
+
+    from midrun.channel import Channel
+    from midrun.loop import Loop
+
+_COST, _SHARE = 1e-4, 0.002
+"""Seconds to read what one rank has told, and the share of a thread's time that this may take."""
+_STARTING = 60.0
+"""Seconds after which a rank that has told nothing is not waited for."""
+_SHOWN = 5
+"""Ranks that are named in a sentence, at most."""
 
 _numbers = itertools.count()
 """Numbers the runs of this process; ranks that do the same number theirs alike."""
@@ -30,10 +42,24 @@ class Rank(TypedDict):
     host: str
     pid: int
     device: str
+    global_step: int
+    """How far it has come: a rank that lags shows."""
+    epoch: int
+    batch: int | None
+    """Index of the training batch that is under way; null between two."""
+    stage: str | None
+    time: float
+    """When it said so: once a second, rank zero at each batch. Seconds since 1970."""
+    outcome: str | None
+    """How its session has ended; null while it has not."""
+    notices: list[str]
+    """What somebody who looks at the run should know of it."""
+    wants_hold: str | None
+    """Why it has last wanted the run to be held."""
 
 
 class Ranks:
-    """What the ranks of one run tell each other.
+    """What one rank tells the others, and knows of them.
 
     Parameters
     ----------
@@ -52,39 +78,149 @@ class Ranks:
             host=socket.gethostname(),
             pid=os.getpid(),
             device=str(trainer.strategy.root_device),
+            global_step=0,
+            epoch=0,
+            batch=None,
+            stage=None,
+            time=time.time(),
+            outcome=None,
+            notices=[],
+            wants_hold=None,
         )
+        self.prefix = f"midrun/{next(_numbers)}"
+        """What the keys of the run begin with."""
         self._directory = directory
-        self._prefix = f"midrun/{next(_numbers)}"
-        self._store = _store() if self.own["world_size"] > 1 else None
-        if self._store is not None:
-            self._store.set(f"{self._prefix}/{self.own['rank']}", json.dumps(self.own))
-            if directory is not None:
-                self._store.set(f"{self._prefix}/directory", directory)
+        self._channel: Channel | None = None
+        if self.own["world_size"] > 1:
+            from midrun.channel import Channel, is_open  # noqa: PLC0415 - only where there are several ranks
+
+            self._channel = Channel(self.prefix) if is_open() else None
+        if self._channel is not None and directory is not None:
+            self._channel.put("directory", directory)
+
+    @property
+    def is_many(self) -> bool:
+        """Whether there are several, and they can tell each other something."""
+        return self._channel is not None
+
+    def connect(self) -> Channel:
+        """Return a connection of its own for whoever asks; where there is no store there is none to ask for."""
+        from midrun.channel import Channel  # noqa: PLC0415 - as above
+
+        return Channel(self.prefix)
+
+    @property
+    def others(self) -> range:
+        """The numbers of the later ranks."""
+        return range(1, self.own["world_size"])
 
     @property
     def directory(self) -> str | None:
-        """The run directory, or None where rank zero has not told it."""
-        if self._directory is None:
-            self._directory = self._told("directory")
+        """The run directory, or None where rank zero has not told it. Raises Gone where it can't be asked."""
+        if self._directory is None and self._channel is not None:
+            self._directory = cast("str | None", self._channel.get("directory"))
         return self._directory
 
+
+class Roll:
+    """What rank zero knows of the ranks: each second it reads what they have told.
+
+    Parameters
+    ----------
+    ranks
+        Who trains.
+    loop
+        What rank zero trains.
+    broken
+        Told of what goes wrong in the thread that reads.
+    hold
+        Called with the reason where another rank wants the run to be held.
+    """
+
+    def __init__(
+        self, ranks: Ranks, loop: Loop, broken: Callable[[str, str], object], hold: Callable[[str], object]
+    ) -> None:
+        self._ranks, self._loop, self._hold = ranks, loop, hold
+        self._began = time.monotonic()
+        self._told: dict[int, Rank] = {}
+        self._channel: Channel | None = None
+        many = max(1.0, _COST * len(ranks.others) / _SHARE)
+        self._worker = Worker("midrun-ranks", broken, self._look, many)
+
+    def start(self) -> None:
+        """Begin to look, where there is somebody else."""
+        if self._ranks.is_many:
+            self._worker.start()
+            self._worker.put(self._look)
+
+    def stop(self, patience: float) -> None:
+        """Look no more."""
+        if self._ranks.is_many:
+            self._worker.stop(patience)
+
+    def _look(self) -> None:
+        with suppress(ConnectionError):  # The process that had the store has ended.
+            if self._channel is None:
+                self._channel = self._ranks.connect()
+            for rank in self._ranks.others:
+                told = self._channel.get(f"rank/{rank}")
+                if told is not None:
+                    self._hear(told)
+
+    def _hear(self, told: Rank) -> None:
+        before = self._told.get(told["rank"])
+        self._told[told["rank"]] = told
+        wanted = told["wants_hold"]
+        if wanted is not None and (before is None or before["wants_hold"] != wanted):
+            self._hold(f"rank {told['rank']}: {wanted}")
+
+    # ---- any thread
+
+    @property
     def known(self) -> list[Rank]:
-        """Return the ranks that have told who they are. It may wait for the store."""
-        told = (self._told(str(rank)) for rank in range(self.own["world_size"]) if rank != self.own["rank"])
-        others: Iterable[Rank] = (cast("Rank", json.loads(text)) for text in told if text is not None)
-        return sorted([self.own, *others], key=lambda rank: rank["rank"])
+        """The ranks that have told who they are, and rank zero, in their order."""
+        told = dict(self._told)
+        return [state_of(self._ranks.own, self._loop), *(told[rank] for rank in sorted(told))]
 
-    def _told(self, key: str) -> str | None:
-        path = f"{self._prefix}/{key}"
-        if self._store is None or not self._store.check([path]):
-            return None
-        return cast("bytes", self._store.get(path)).decode()
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has told who it is."""
+        return len(self._told) == len(self._ranks.others)
+
+    @property
+    def notices(self) -> list[str]:
+        """What somebody who looks at the run should know of later ranks."""
+        told = dict(self._told)
+        return [f"rank {rank}: {notice}" for rank in sorted(told) for notice in told[rank]["notices"]]
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing can be asked of all ranks now; None where it can."""
+        if not self._ranks.is_many:
+            alone = self._ranks.own["world_size"] == 1
+            return None if alone else "the process group has no store by which they could tell each other anything"
+        told = dict(self._told)
+        missing = [rank for rank in self._ranks.others if rank not in told]
+        if missing and time.monotonic() - self._began > _STARTING:
+            return f"{_named(missing)} told nothing yet: it may be starting, or run without midrun"
+        ended = [rank for rank, state in told.items() if state["outcome"] is not None]
+        return f"{_named(ended)} ended training" if ended else None
 
 
-def _store() -> Any:  # noqa: ANN401 - a c10d store, or None
-    """Return the store of the default process group, or None where there is none."""
-    from torch import distributed  # noqa: PLC0415 - only where there are several ranks
+def _named(ranks: list[int]) -> str:
+    """Return ranks as the beginning of a sentence about what they have done."""
+    shown = ", ".join(map(str, ranks[:_SHOWN])) + (", …" if ranks[_SHOWN:] else "")
+    return f"ranks {shown} have" if ranks[1:] else f"rank {shown} has"
 
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
-    return distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - the group has it, and no other way in
+
+def state_of(own: Rank, loop: Loop, outcome: str | None = None) -> Rank:
+    """Return how far a rank has come by now."""
+    return {
+        **own,
+        "global_step": loop.step,
+        "epoch": loop.epoch,
+        "batch": loop.batch,
+        "stage": loop.stage,
+        "time": time.time(),
+        "outcome": outcome,
+    }

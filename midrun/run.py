@@ -13,14 +13,13 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from midrun import records
+from midrun import finite, records
 from midrun.artifacts import FOLDERS, Store
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
 from midrun.ending import ExceptionRecord, Outcome, exception_record
 from midrun.faces import Mount, Rest
-from midrun.finite import FiniteCheck
 from midrun.fs.answers import Answers
 from midrun.fs.page import Page
 from midrun.fs.tracebacks import trace
@@ -31,13 +30,14 @@ from midrun.inspectors import Inspection
 from midrun.live import Live
 from midrun.log import RUN_LOG, RunLog
 from midrun.loop import Loop
+from midrun.meeting import Chair
 from midrun.memory import Cuda
 from midrun.pace import Pace
 from midrun.pipeline import Pipeline
 from midrun.process import FaceProcess, Ties, fill_standard_streams
 from midrun.profilers import Profilers
 from midrun.queue import Queue
-from midrun.ranks import Ranks
+from midrun.ranks import Ranks, Roll
 from midrun.root import Root
 from midrun.safepoint import SafePoints
 from midrun.sample import Reading, Sample
@@ -51,8 +51,6 @@ _LAST_STATE_EVERY = 30.0
 """Seconds between two writings of `last-state.json`."""
 _LOOK_PATIENCE, _READY_PATIENCE, _STOP_PATIENCE, _SLOW_PATIENCE = 1.0, 10.0, 2.0, 0.2
 """Seconds to wait: for a look at the spool, for all services, and at the end for each thread, or for the slow one."""
-_MEETING, _MEETING_PAUSE = 30.0, 0.1
-"""Seconds for which later ranks are looked for, and between two looks."""
 
 
 class Run:
@@ -86,13 +84,13 @@ class Run:
     ) -> None:
         fill_standard_streams()
         self.config, self.run_id, self.loop = config, run_id, loop
-        self.ranks = [ranks.own]
-        """The ranks that are known; the others' are added when they have told."""
-        self._all_ranks = ranks
+        self.roll = Roll(ranks, loop, self.log_crash, self._hold_for)
+        self.chair: Chair | None = Chair(self, ranks) if ranks.is_many else None
+        """What has all ranks do the same, where there are several."""
         self.directory = Path(directory)
         self.mountpoint = Path(mountpoint(config, directory))
         self.artifact_dir = Path(os.path.abspath(config.artifact_dir or self.directory / "artifacts"))
-        self.session, self._began = records.new_session(time.time()), time.monotonic()
+        self.session = records.new_session(time.time())
         self.exception: ExceptionRecord | None = None
         """The exception that holds the run, or has ended it."""
         self._greeting = ["once"]
@@ -114,12 +112,12 @@ class Run:
         self.holds = Holds(self)
         self.points = SafePoints(self)
         self.shell_hooks = ShellHooks(self, self.services["hooks"], ranks.own["rank"])
-        self.finite_check = FiniteCheck(self)
+        self.finite_check = finite.FiniteCheck(self, partial(finite.hold_at_once, self))
         self.live = Live(self)
         self.inspection = Inspection(self)
         self.profilers = Profilers(self)
-        self.pipeline = Pipeline(self)
-        self.cuda = Cuda()
+        self.pipeline: Pipeline = Pipeline(self)
+        self.cuda: Cuda = Cuda()
         self.pace = Pace(lambda: self.loop.limits)
         self.turns = Turns(self, self._page)
         self.history = History(
@@ -143,7 +141,7 @@ class Run:
         self._records.prepare()
         self.disk.start()
         self._slow.start()
-        self._slow.put(self._meet)
+        self.roll.start()
         self.services["spool"].start()
         self.queue.start()
         self.history.start()
@@ -175,6 +173,7 @@ class Run:
         steps: list[Callable[[], object]] = [
             self.shell_hooks.stop,
             self.points.end_tasks,
+            lambda: None if self.chair is None else self.chair.close(),
             self.pipeline.spoil,
             self.finite_check.stop,
             lambda: self.turns.publish(self.sample.batch),
@@ -187,6 +186,7 @@ class Run:
             lambda: self.disk.put(self._write_last_state),
             lambda: self.disk.put(self._write_run_record),
             self._answers.stop,
+            lambda: self.roll.stop(_STOP_PATIENCE),
             self._stop_workers,
         ]
         # Each step is taken whatever becomes of the others, a Ctrl-C in the middle of them included.
@@ -212,13 +212,9 @@ class Run:
         self.disk.stop(_STOP_PATIENCE)
         self._slow.stop(_SLOW_PATIENCE)
 
-    def _meet(self) -> None:
-        """Look, again and again for a while, whether the other ranks have told who they are."""
-        met = len(self.ranks) == self._all_ranks.own["world_size"]
-        if not met and not self._over and time.monotonic() < self._began + _MEETING:
-            time.sleep(_MEETING_PAUSE)
-            self.ranks = self._all_ranks.known()
-            self._slow.put(self._meet)
+    def _hold_for(self, reason: str) -> None:
+        """Have the run held at the next safe point, as another rank wants it."""
+        self.queue.hold(reason, finite.POINTS, finite.SOURCE)
 
     def take_drops(self) -> None:
         """Take in what a script has dropped, so that the next safe point has it."""

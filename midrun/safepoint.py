@@ -13,12 +13,12 @@ from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from midrun.command import EVALUATION, STEP, Command, ErrorRecord, Place
-from midrun.commands.kind import Kind
+from midrun.commands.kind import Kind, Shared
 from midrun.control_log import line_of
 from midrun.fs.faults import Conflict, Fault
 from midrun.fs.tracebacks import message, trace
 from midrun.hold import Active, Cancelled, Caught, Released, is_hold
-from midrun.tasks import Errand, Task, Tasks
+from midrun.tasks import Errand, Steps, Task, Tasks
 
 if TYPE_CHECKING:
     from midrun.ending import ExceptionRecord
@@ -44,6 +44,7 @@ class SafePoints:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._loop = run.loop
+        self._chair = run.chair
         self._inbox = run.queue.inbox
         self.is_awaited = False
         """Whether a safe point may have something to do. Whoever puts something into the inbox sets it afterwards."""
@@ -80,8 +81,12 @@ class SafePoints:
 
     def reach_evaluation(self) -> None:
         """Reach the end of a batch of `trainer.validate`, `test` or `predict`; within training it is no safe point."""
-        if self.is_awaited and not self._loop.is_fitting:
+        if self._loop.is_fitting:
+            return
+        if self.is_awaited:
             self.reach(EVALUATION)
+        elif self._chair is not None:
+            self._chair.numbers.leave(EVALUATION)
 
     def reach(self, point: str) -> None:
         """Do what is due at a safe point."""
@@ -94,12 +99,40 @@ class SafePoints:
             self._go_on(point)
         if self._is_stale:
             self._sum_up()
+        if self._chair is None:
+            self._do_due(point)
+            return
+        try:
+            self._chair.attend(point)
+            self._do_due(point)
+        finally:
+            self._chair.leave(point)
+        self._call_others()
+
+    def _do_due(self, point: str) -> None:
         step, epoch = self._loop.step, self._loop.epoch
         from_step, from_epoch = self._soonest.get(point, _NEVER)
         if step >= from_step or epoch >= from_epoch:
             for command in [command for command in self._waiting if self._is_due(command, point)]:
-                if command in self._waiting and not self._run_one(command, point):
+                waits = command.kind.on_every_rank and self._chair is not None and not self._chair.is_open
+                # Those behind one that waits for the other ranks wait too: they are done in their order.
+                if waits or (command in self._waiting and not self._run_one(command, point)):
                     return
+
+    def _call_others(self) -> None:
+        """Call the other ranks together, for what all must do."""
+        commands = [command for command in self._waiting if command.kind.on_every_rank]
+        if self._chair is None:
+            return
+        if not commands:
+            self._chair.call_off()
+        elif (why := self._run.roll.refusal) is not None:
+            for command in commands:
+                self._drop(command)
+                if command.claim():
+                    self._failed(command, Conflict(f"not all ranks can do it: {why}"))
+        elif self._run.roll.is_complete:
+            self._chair.plan(commands, steps=self._loop.announces_steps or self._unannounced <= _MANY)
 
     def place(self, point: str | None) -> Place:
         """Return where training is."""
@@ -195,13 +228,17 @@ class SafePoints:
                         break
                     if hold.release_arrived:
                         return  # It was a stop.
-            if (teller := self._loop.told_to_end_by) is not None:
+            if (teller := self._loop.told_to_end_by or self._missed()) is not None:
                 hold.released_by = teller
                 return
             with suppress(Empty):
                 self._keep(self._inbox.get(timeout=_LOOK))
             if hold.release_arrived:
                 return
+
+    def _missed(self) -> str | None:
+        """Return why another rank does not stand any more; None where all do."""
+        return None if self._chair is None else self._chair.missed()
 
     def runs_now(self, command: Command) -> bool:
         """Whether a command runs while the run is held as it is. Any thread may ask."""
@@ -248,7 +285,7 @@ class SafePoints:
         self._drop(command)
         outer, self.at = self.at, point
         try:
-            result = command.kind.do(self._run, command.args, command)
+            result = self._do(command)
         except BaseException as error:
             self._failed(command, error)
             if not isinstance(error, Exception):
@@ -262,6 +299,12 @@ class SafePoints:
             self.at = outer
             self._run.turns.refresh()
         return True
+
+    def _do(self, command: Command) -> dict[str, Any] | Steps:
+        """Do a command: on all ranks, where they stand together and it is for them."""
+        if self._chair is not None and self._chair.is_open and isinstance(command.kind, Shared):
+            return self._chair.do(command)
+        return command.kind.do(self._run, command.args, command)
 
     def _succeeded(self, command: Command, result: dict[str, Any]) -> None:
         self._run.queue.finish(command, "succeeded", result=result, place=self.place(self.at))

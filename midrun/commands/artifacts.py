@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from midrun.command import EVALUATION, Command
-from midrun.commands.kind import Arguments, Kind, Label
+from midrun.commands.kind import Arguments, Here, Kind, Label, Shared
 from midrun.snapshot import write_snapshot
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Labelled(Arguments):
     label: Label | None = Field(default=None, description="A word for it, which its file name has too.")
 
 
-class Checkpoint(Kind):
+class Checkpoint(Shared):
     """Write a checkpoint, as `trainer.save_checkpoint` does, into `artifacts/checkpoints/`."""
 
     name = "checkpoint"
@@ -28,11 +28,14 @@ class Checkpoint(Kind):
     bare = "label"
     points = ("train_batch_end", "train_epoch_end", "fit_end", EVALUATION)
     while_held = True
-    on_every_rank = True
 
     def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
         return run.store.write("checkpoints", run.loop.save_checkpoint, command, args.label, suffix="ckpt")
+
+    def do_here(self, here: Here, args: Labelled) -> None:
+        """Do a later rank's part: the path is rank zero's, which a strategy that wants it on every rank hands out."""
+        here.loop.save_checkpoint("")
 
 
 class Snapshot(Kind):

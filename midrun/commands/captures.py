@@ -10,7 +10,7 @@ from pydantic import Field
 from midrun.capture import write_batch, write_gradients, write_loss, write_optimizers
 from midrun.command import EVALUATION, POINTS, STEP, Change, Command
 from midrun.commands.artifacts import Labelled
-from midrun.commands.kind import Arguments, Kind
+from midrun.commands.kind import Arguments, Here, Kind, Shared
 
 if TYPE_CHECKING:
     from midrun.run import Run
@@ -23,7 +23,7 @@ class Checking(Arguments):
     hold: bool = Field(default=False, description="Hold the run at a batch that has NaN or infinity.")
 
 
-class SetFiniteCheck(Kind):
+class SetFiniteCheck(Shared):
     """Turn the check of each batch for NaN and infinity on or off. It is slow: it waits for the device each time.
 
     What it finds is in `state/finite-check.json` and in the log.
@@ -33,11 +33,10 @@ class SetFiniteCheck(Kind):
     Arguments = Checking
     bare = "enabled"
     while_held = True
-    on_every_rank = True
 
-    def do(self, run: Run, args: Checking, command: Command) -> dict[str, Any]:
+    def do_here(self, here: Here, args: Checking) -> dict[str, Any]:
         """Set it."""
-        old, new = run.finite_check.set(enabled=args.enabled, hold=args.hold)
+        old, new = here.finite_check.set(enabled=args.enabled, hold=args.hold)
         return {"changes": [Change(what="dataloader_finite_check", old=old, new=new)] if old != new else []}
 
 

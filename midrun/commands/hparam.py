@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, JsonValue
 
-from midrun.command import Change, Command
-from midrun.commands.kind import Arguments, Kind
+from midrun.command import Change
+from midrun.commands.kind import Arguments, Here, Shared
 from midrun.tunables import admitted, is_set, set_tunable
-
-if TYPE_CHECKING:
-    from midrun.run import Run
 
 
 class Value(Arguments):
@@ -21,22 +18,20 @@ class Value(Arguments):
     value: JsonValue = Field(description="Its new value, of the type of the present one.")
 
 
-class SetHparam(Kind):
+class SetHparam(Shared):
     """Set a hyperparameter that the model declares in `midrun_tunable_hparams`."""
 
     name = "set_hparam"
     Arguments = Value
     while_held = True
-    on_every_rank = True
 
-    def admit(self, run: Run, args: Value) -> None:
+    def admit_here(self, here: Here, args: Value) -> None:
         """Refuse a path that is not declared, and a value of another type or out of its limits."""
-        super().admit(run, args)
-        admitted(run.loop.module, args.name, args.value)
+        admitted(here.loop.module, args.name, args.value)
 
-    def do(self, run: Run, args: Value, command: Command) -> dict[str, Any]:
+    def do_here(self, here: Here, args: Value) -> dict[str, Any]:
         """Set it."""
-        module = run.loop.module
+        module = here.loop.module
         is_new = not is_set(module, args.name, args.value)
         old, new = set_tunable(module, args.name, args.value)
         return {"changes": [Change(what=args.name, old=old, new=new)] if is_new else []}

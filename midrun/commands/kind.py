@@ -7,15 +7,18 @@ from there: a file to write to, a route, a form, a word on the command line, a r
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from midrun.command import EVALUATION, POINTS, Command, SafePoint
-from midrun.fs.faults import Refused
 from midrun.tasks import Steps
 
 if TYPE_CHECKING:
+    from midrun.config import MidrunConfig
+    from midrun.finite import FiniteCheck
+    from midrun.log import RunLog
+    from midrun.loop import Loop
     from midrun.run import Run
 
 Label = Annotated[str, Field(min_length=1, max_length=100)]
@@ -70,7 +73,7 @@ class Kind:
     in_exception_hold: ClassVar[bool] = False
     """Whether it runs while an exception is held, also where it does not in another hold."""
     on_every_rank: ClassVar[bool] = False
-    """Whether all ranks must do it, or none."""
+    """Whether it waits until all ranks stand at the same safe point. What each of them does is a `Shared` kind."""
     ignores_limit: ClassVar[bool] = False
     """Whether there is a place for it however many commands wait."""
     confirm: ClassVar[str | None] = None
@@ -87,8 +90,6 @@ class Kind:
 
     def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Raise a `Fault` when arguments that are no mistake in themselves can't be done in this run."""
-        if self.on_every_rank and run.ranks[0]["world_size"] > 1:
-            raise Refused(f"{self.name} must be done by every rank, and this version steers runs of one process only")
 
     def do(self, run: Run, args: Any, command: Command) -> dict[str, Any] | Steps:  # noqa: ANN401 - as above
         """Do it, and return the result, or, where it takes more than one safe point, a task: see `tasks`.
@@ -96,3 +97,33 @@ class Kind:
         Anything that it raises makes the command fail, and training goes on.
         """
         raise NotImplementedError
+
+
+class Here(Protocol):
+    """What a kind may use on every rank: `Run` on rank zero, `follower._Here` on the others."""
+
+    config: MidrunConfig
+    loop: Loop
+    log: RunLog
+    finite_check: FiniteCheck
+
+
+class Shared(Kind):
+    """A kind that each rank does, at the same safe point, once each has admitted it."""
+
+    on_every_rank = True
+
+    def admit_here(self, here: Here, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
+        """Raise a `Fault` when this rank can't do it."""
+
+    def do_here(self, here: Here, args: Any) -> dict[str, Any] | None:  # noqa: ANN401 - as above
+        """Do it on this rank, and return the result, or None where that is rank zero's alone."""
+        raise NotImplementedError
+
+    def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - as above
+        """Raise a `Fault` when rank zero can't do it."""
+        self.admit_here(run, args)
+
+    def do(self, run: Run, args: Any, command: Command) -> dict[str, Any]:  # noqa: ANN401 - as above
+        """Do it on rank zero."""
+        return self.do_here(run, args) or {}

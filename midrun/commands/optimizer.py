@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from midrun.command import POINTS, Command
-from midrun.commands.kind import Arguments, Kind
+from midrun.command import POINTS
+from midrun.commands.kind import Arguments, Here, Shared
 from midrun.fs.faults import Refused
 from midrun.momentum import reset_momentum
 from midrun.optimizer_options import set_optimizer_option
 from midrun.rates import set_learning_rate
-
-if TYPE_CHECKING:
-    from midrun.run import Run
 
 _Number = Annotated[int, Field(ge=0)]
 _Optimizer = Annotated[_Number | None, Field(description="Which optimizer, counted from 0; all without it.")]
@@ -59,17 +56,15 @@ class Clip(Arguments):
     algorithm: Literal["norm", "value"] | None = Field(default=None, description="As it is now without it.")
 
 
-class _OfOptimizers(Kind):
+class _OfOptimizers(Shared):
     """A kind that needs optimizers."""
 
     points = POINTS
     while_held = True
-    on_every_rank = True
 
-    def admit(self, run: Run, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
+    def admit_here(self, here: Here, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Refuse what the options don't allow."""
-        super().admit(run, args)
-        surgery = None if run.config.optimizer_surgery_enabled else self.surgery(args)
+        surgery = None if here.config.optimizer_surgery_enabled else self.surgery(args)
         if surgery is not None:
             raise Refused(f"optimizer_surgery_enabled=False: {self.name} is not allowed {surgery}")
 
@@ -98,10 +93,10 @@ class SetLearningRate(_OfOneOptimizer):
     Arguments = Rate
     bare = "value"
 
-    def do(self, run: Run, args: Rate, command: Command) -> dict[str, Any]:
+    def do_here(self, here: Here, args: Rate) -> dict[str, Any]:
         """Set it, and whatever a scheduler would set it from."""
         report = set_learning_rate(
-            run.loop.optimizers, run.loop.schedulers, args.value, optimizer=args.optimizer, group=args.group
+            here.loop.optimizers, here.loop.schedulers, args.value, optimizer=args.optimizer, group=args.group
         )
         return {**report}
 
@@ -119,9 +114,9 @@ class ResetMomentum(_OfOptimizers):
         del args
         return "in this run"
 
-    def do(self, run: Run, args: Which, command: Command) -> dict[str, Any]:
+    def do_here(self, here: Here, args: Which) -> dict[str, Any]:
         """Zero the buffers in place."""
-        return {**reset_momentum(run.loop.optimizers, optimizer=args.optimizer)}
+        return {**reset_momentum(here.loop.optimizers, optimizer=args.optimizer)}
 
 
 class SetOptimizerOption(_OfOneOptimizer):
@@ -130,11 +125,11 @@ class SetOptimizerOption(_OfOneOptimizer):
     name = "set_optimizer_option"
     Arguments = Option
 
-    def do(self, run: Run, args: Option, command: Command) -> dict[str, Any]:
+    def do_here(self, here: Here, args: Option) -> dict[str, Any]:
         """Set it, once a trial has shown that the optimizer goes on with it."""
         report = set_optimizer_option(
-            run.loop.optimizers,
-            run.loop.schedulers,
+            here.loop.optimizers,
+            here.loop.schedulers,
             args.option,
             args.value,
             optimizer=args.optimizer,
@@ -150,14 +145,14 @@ class SetGradientClip(_OfOptimizers):
     Arguments = Clip
     bare = "value"
 
-    def admit(self, run: Run, args: Clip) -> None:
+    def admit_here(self, here: Here, args: Clip) -> None:
         """Refuse where Lightning does not clip, or would break when it did."""
-        super().admit(run, args)
-        reason = run.loop.refuses_clip(args.value)
+        super().admit_here(here, args)
+        reason = here.loop.refuses_clip(args.value)
         if reason is not None:
             raise Refused(reason)
 
-    def do(self, run: Run, args: Clip, command: Command) -> dict[str, Any]:
+    def do_here(self, here: Here, args: Clip) -> dict[str, Any]:
         """Set it on the Trainer, which looks at each step."""
-        self.admit(run, args)
-        return {"changes": run.loop.set_gradient_clip(args.value, args.algorithm)}
+        self.admit_here(here, args)
+        return {"changes": here.loop.set_gradient_clip(args.value, args.algorithm)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from midrun.command import EVALUATION, STEP, Command
-from midrun.commands.kind import Arguments, Kind
+from midrun.commands.kind import Arguments, Here, Kind, Shared
 from midrun.fs.faults import Conflict, NotFound
 from midrun.hold import is_hold
 from midrun.table import unknown
@@ -146,7 +146,7 @@ class Cancel(Kind):
         return {"cancelled": id_}
 
 
-class Stop(Kind):
+class Stop(Shared):
     """Stop training cleanly: the batch is finished, Lightning validates and tears down as at any end.
 
     A run that an exception holds ends with that exception.
@@ -159,12 +159,15 @@ class Stop(Kind):
     )
     ignores_limit = True
     while_held = True
-    on_every_rank = True
+
+    def do_here(self, here: Here, args: Arguments) -> None:
+        """Stop on this rank."""
+        here.loop.stop()
 
     def do(self, run: Run, args: Arguments, command: Command) -> dict[str, Any]:
         """Stop, and hold no more."""
         run.holds.stopped = True
-        run.loop.stop()
+        self.do_here(run, args)
         run.session["stopped_by"] = command.record["source"]
         run.log.say(f"stopped by {command.record['source']} at step {run.loop.step}")
         cancelled = run.queue.cancel(run.holds.pending(), "stop")

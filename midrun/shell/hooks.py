@@ -88,13 +88,16 @@ class HooksIndex(TypedDict):
 
 
 class Hooked(Protocol):
-    """What shell hooks need of a run: `Run` on rank zero, `follower._Member` on the others."""
+    """What shell hooks need of a run: `Run` on rank zero, `follower._Here` on the others."""
 
     config: MidrunConfig
     loop: Loop
     directory: Path
-    run_id: str
     log: RunLog
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
 
     @property
     def rest_url(self) -> str | None:

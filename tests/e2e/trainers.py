@@ -9,6 +9,7 @@ import gc
 import hashlib
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -299,6 +301,102 @@ def distributed(plan: Plan) -> None:
 
     trainer = _trainer(plan, [Noting()], strategy="ddp", devices=2)
     trainer.fit(Model(plan), _loader(plan))
+
+
+def ranks(plan: Plan) -> None:
+    """Train in `world` processes, each at its own pace, until they are stopped; each writes down what every batch left.
+
+    `way` is how: `plain` DDP; `hook`, with a communication hook that never waits and does not communicate, over the
+    same data on each rank, so that nothing of torch's keeps the ranks together; `accumulate`, with four batches to a
+    step; `manual`, with two optimizers that the model steps by itself.
+    """
+    way, rank = plan["way"], int(os.environ.get("LOCAL_RANK", "0"))
+    plan = {"until": False, "steps": -1, "workers": 0, **plan}
+    model = Steered(plan) if way == "manual" else Ranked(plan)
+    same = {"use_distributed_sampler": False} if way == "hook" else {}
+    strategy = DDPStrategy(ddp_comm_hook=_unsent if way == "hook" else None)
+    trainer = _trainer(
+        plan,
+        [Ledger(plan, rank)],
+        strategy=strategy,
+        devices=plan["world"],
+        accumulate_grad_batches=4 if way == "accumulate" else 1,
+        check_val_every_n_epoch=plan.get("val_every", 1),
+        **same,
+    )
+    trainer.fit(model, _loader(plan), _loader(plan) if plan.get("val") else None)
+
+
+class Ranked(Model):
+    """A model without chance, whose every rank takes its own time."""
+
+    def __init__(self, plan: Plan, l2: float = 0.0) -> None:
+        super().__init__(plan, l2)
+        self.net[2] = nn.Identity()
+        self.pace = random.Random(int(os.environ.get("LOCAL_RANK", "0")))  # noqa: S311 - no secret
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        self.dawdle()
+        loss = super().training_step(batch, batch_idx)
+        penalty = sum(parameter.square().sum() for parameter in self.net.parameters())
+        return loss + float(self.hparams["l2"]) * penalty
+
+    def on_after_backward(self) -> None:
+        self.dawdle()
+
+    def dawdle(self) -> None:
+        time.sleep(self.pace.random() * 0.003)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.5)
+
+
+class Steered(Ranked):
+    """A model that steps two optimizers by itself."""
+
+    def __init__(self, plan: Plan, l2: float = 0.0) -> None:
+        super().__init__(plan, l2)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        optimizers: Any = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in optimizers:
+            self.dawdle()
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.net[at].parameters(), lr=0.01, momentum=0.5) for at in (0, 3)]
+
+
+class Ledger(L.Callback):
+    """Writes down what each batch has left of weights and of what can be set."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.path = Path(plan["root"], f"ledger-{rank}")
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        momenta = [optimizer.state_dict()["state"] for optimizer in trainer.optimizers]
+        line = {
+            "step": trainer.global_step,
+            "batch": batch_idx,
+            "set": [[group["lr"], group["momentum"], group["weight_decay"]] for group in groups],
+            "l2": module.hparams["l2"],
+            "clip": trainer.gradient_clip_val,
+            "weights": _digest([module.state_dict(), momenta])[:16],
+        }
+        with self.path.open("a") as file:
+            file.write(f"{json.dumps(line)}\n")
+
+
+def _unsent(_: object, bucket: Any) -> Any:
+    done: Any = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
 
 
 # ---- what a program is made of

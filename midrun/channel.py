@@ -1,0 +1,97 @@
+"""The channel: what the ranks of one run tell each other, through the store by which they found each other.
+
+None of it is a collective operation: ranks may differ in what they do, one of them may not use midrun at all, and none
+waits for another but where it says so. A connection of its own keeps the process group's free: a store's client does
+one thing at a time, and midrun may wait for hours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from torch import distributed
+from torch.distributed import distributed_c10d as c10d
+
+_FOR_EVER = timedelta(days=3650)
+"""How long a connection waits for a key: a store that gives up says so on the terminal, each time."""
+
+
+class Gone(ConnectionError):  # noqa: N818 - it reads as what has become of the store
+    """The store does not answer any more: the process that has it, which is rank zero's most often, has ended."""
+
+
+class Channel:
+    """A connection to the store of a run. Threads may share it, but while one waits for a key all of them do.
+
+    Parameters
+    ----------
+    prefix
+        What the keys of this run begin with: a process may have several runs, one after the other.
+
+    Raises RuntimeError where the process group has no store, as with MPI, and Gone where it does not answer.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        with _gone():
+            self._store = c10d.PrefixStore(prefix, _connection())
+
+    def put(self, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Have all ranks see a value."""
+        with _gone():
+            self._store.set(key, json.dumps(value))
+
+    def get(self, key: str) -> Any:  # noqa: ANN401 - as above
+        """Return a value, or None where there is none yet."""
+        with _gone():
+            return self.wait(key) if self._store.check([key]) else None
+
+    def wait(self, key: str) -> Any:  # noqa: ANN401 - as above
+        """Return a value once there is one, however long that takes."""
+        with _gone():
+            return json.loads(self._store.get(key))
+
+    def decide(self, key: str, value: str) -> str:
+        """Return what was decided: `value`, unless somebody has decided before."""
+        with _gone():
+            decided: Any = self._store.compare_set(key, "", json.dumps(value))
+        return str(json.loads(decided))
+
+    def forget(self, *keys: str) -> None:
+        """Free the memory that values take."""
+        with _gone():
+            for key in keys:
+                self._store.delete_key(key)
+
+
+def is_open() -> bool:
+    """Whether this process is in a process group that has a store."""
+    return distributed.is_available() and distributed.is_initialized() and _group_store() is not None
+
+
+def _connection() -> Any:  # noqa: ANN401 - a c10d store
+    store = _group_store()
+    while isinstance(store, c10d.PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, distributed.TCPStore):  # type: ignore[attr-defined]  # torch does not export it by name
+        return distributed.TCPStore(  # type: ignore[attr-defined]  # as above
+            store.host, store.port, None, False, _FOR_EVER, wait_for_workers=False
+        )
+    if store is None:
+        raise RuntimeError("the process group has no store by which ranks could tell each other anything")
+    return store
+
+
+def _group_store() -> Any:  # noqa: ANN401 - as above
+    return c10d._get_default_store()  # noqa: SLF001 - the group has it, and no other way in
+
+
+@contextmanager
+def _gone() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # torch's own kinds of it are not in all its versions
+        raise Gone(str(error).partition("\n")[0]) from error

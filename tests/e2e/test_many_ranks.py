@@ -1,0 +1,160 @@
+"""Several processes are steered as one: what is to be done is done by all at the same safe point, or by none."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.machine import session_of
+from tests.e2e.runs import Run, Script
+from tests.processes import wait_for
+
+pytestmark = [pytest.mark.ddp, pytest.mark.timeout(600)]
+
+STARTED = 90.0
+"""Seconds in which all ranks have imported Lightning and found each other, on a machine with other things to do."""
+DONE = 30.0
+OVER = {"succeeded", "failed", "cancelled"}
+
+
+class Ranks:
+    """A run of several ranks that is steered."""
+
+    def __init__(self, run: Run, world: int) -> None:
+        self.run, self.world = run, world
+
+    def send(self, kind: str, when: dict[str, Any] | None = None, **args: Any) -> str:
+        """Send a command; return its id."""
+        body = {"kind": kind, "args": args, **({"execution": {"when": when}} if when else {})}
+        status, answer, _ = self.run.post("/control/commands", json.dumps(body))
+        assert status in {200, 202}, (status, answer)
+        return str(json.loads(answer)["id"])
+
+    def record(self, id_: str) -> Any:
+        """Return the record of a command."""
+        return self.run.shown(f"commands/{id_}/command.json")
+
+    def over(self, id_: str) -> Any:
+        """Wait until a command is over; return its record."""
+        self.wait_for(lambda: self.record(id_)["status"] in OVER, f"{id_} is over: {self.record(id_)}")
+        return self.record(id_)
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        try:
+            wait_for(condition, what, DONE)
+        except AssertionError as error:
+            waits = [record for record in self.run.shown("commands/index.json")["commands"] if not record["finished"]]
+            error.add_note(f"{self.run.told()}\n{json.dumps(waits)}\n{self.run.rest('meta/ranks/1.json').decode()}")
+            raise
+
+    def do(self, kind: str, when: dict[str, Any] | None = None, **args: Any) -> Any:
+        """Have a command done; return its record."""
+        return self.over(self.send(kind, when, **args))
+
+    def held(self) -> None:
+        self.wait_for(lambda: self.run.rest("state/status") == b"held\n", "the run is held")
+
+    def end(self) -> None:
+        """Stop the run, and check that it ends well."""
+        assert self.do("stop")["status"] == "succeeded"
+        assert self.run.ended(60) == 0, self.run.told()
+        wait_for(lambda: session_of(self.run.pid) == [], "no rank is left")
+
+    def ledgers(self) -> list[list[dict[str, Any]]]:
+        """Return what each rank wrote down."""
+        files = [self.run.root / f"ledger-{rank}" for rank in range(self.world)]
+        return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+@pytest.fixture
+def start(root: Path) -> Iterator[Callable[..., Ranks]]:
+    scripts: list[Script] = []
+
+    def begin(way: str = "plain", world: int = 2, **plan: Any) -> Ranks:
+        options = {"rest_port_search": 100, "fuse_enabled": False, **plan.pop("midrun", {})}
+        script = Script("ranks", {"way": way, "world": world, "midrun": options, **plan}, root)
+        scripts.append(script)
+        run = script.run
+        run.live(mount=False, seconds=STARTED)
+        wait_for(lambda: len(run.shown_names("meta/ranks")) == world, "all ranks are known", DONE)
+        return Ranks(run, world)
+
+    yield begin
+    for script in scripts:
+        script.clean()
+
+
+WALKS = [("plain", 2), ("hook", 2), ("accumulate", 2), ("manual", 2), ("plain", 4), ("hook", 4)]
+
+
+@pytest.mark.parametrize(("way", "world"), WALKS)
+def test_after_a_walk_of_commands_and_holds_all_ranks_are_alike_at_every_batch(
+    way: str, world: int, start: Callable[..., Ranks], times: Callable[[int], int]
+) -> None:
+    ranks = start(way, world, val=True)
+    draw = random.Random(f"{way} {world}")  # noqa: S311 - a repeatable walk, no secret
+    sent: list[str] = []
+    for _ in range(times(500)):
+        sent += step(ranks, draw)
+    for id_ in sent:
+        record = ranks.over(id_)
+        assert record["status"] in {"succeeded", "cancelled"}, record
+        assert "ranks" not in (record["result"] or {}), record
+    ranks.end()
+    first, *others = ranks.ledgers()
+    for rank, other in enumerate(others, 1):
+        for mine, theirs in zip(first, other, strict=True):
+            assert mine == theirs, f"rank {rank}"
+    assert len({line["set"][0][0] for line in first}) > 1
+    done = [line for line in log_lines(ranks, 1) if " did " in line]
+    assert all(
+        [line.partition(" did ")[2] for line in log_lines(ranks, rank) if " did " in line]
+        == [line.partition(" did ")[2] for line in done]
+        for rank in range(2, world)
+    )
+
+
+def step(ranks: Ranks, draw: random.Random) -> list[str]:
+    """Do something at random; return the ids of the commands."""
+    when = draw.choice([None, None, None, {"safe_point": "train_batch_end"}, {"safe_point": "train_epoch_end"}])
+    now = ranks.run.shown("state/index.json")["global_step"]
+    if draw.random() < 0.2:
+        when = {"global_step": now + draw.randint(1, 60)}
+    choices: list[Callable[[], list[str]]] = [
+        lambda: [ranks.send("set_learning_rate", when, value=draw.choice([1e-3, 2e-3, 5e-3, 1e-2]))],
+        lambda: [ranks.send("set_hparam", when, name="hparams.l2", value=draw.random() / 100)],
+        lambda: [ranks.send("set_optimizer_option", when, option="weight_decay", value=draw.random() / 100)],
+        lambda: [ranks.send("set_optimizer_option", when, option="momentum", value=draw.random() / 2)],
+        lambda: [ranks.send("reset_momentum", when)],
+        lambda: [ranks.send("checkpoint")],
+        lambda: [ranks.send("set_dataloader_finite_check", enabled=draw.random() < 0.5)],
+        lambda: [ranks.send("snapshot")],
+        lambda: held(ranks, draw),
+        lambda: [ranks.over(ranks.send("set_learning_rate", value=draw.choice([3e-3, 4e-3])))["id"]],
+    ]
+    return draw.choice(choices)()
+
+
+def held(ranks: Ranks, draw: random.Random) -> list[str]:
+    """Hold the run, change something, and let it go."""
+    hold = ranks.send(draw.choice(["hold", "pause"]))
+    ranks.held()
+    ids = [hold]
+    if draw.random() < 0.7:
+        ids.append(ranks.do("set_learning_rate", value=draw.choice([6e-3, 7e-3]))["id"])
+    if draw.random() < 0.3:
+        ids.append(ranks.do("checkpoint")["id"])
+    ranks.send("continue")
+    ranks.over(hold)
+    return ids
+
+
+def log_lines(ranks: Ranks, rank: int) -> list[str]:
+    """Return the log of a later rank."""
+    path = ranks.run.directory / f"midrun-rank-{rank}.log"
+    return path.read_text().splitlines() if path.exists() else []
