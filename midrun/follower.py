@@ -140,7 +140,11 @@ class Turns:
     def turn(self) -> None:
         """Do nothing where rank zero shows a sample: it shows the run alone."""
 
-    begin_training = enter_validation = leave_validation = resample = turn
+    enter_validation = leave_validation = resample = turn
+
+    def begin_training(self) -> None:
+        """Have SIGTERM end all ranks together: by now Lightning has its handler."""
+        self._loop.sigterm.install()
 
     def _reach(self, point: str) -> None:
         if self.member is not None and self.member.is_awaited:

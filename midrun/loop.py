@@ -22,6 +22,7 @@ from midrun.flight import Flight
 from midrun.hooks import is_reached
 from midrun.sample import Sample, Scalar, copies_of
 from midrun.scalar import is_real_scalar
+from midrun.sigterm import Sigterm
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -44,6 +45,8 @@ class Loop:
         self._trainer, self.strategy = trainer, trainer.strategy
         self.module = module
         self.flight = Flight(trainer)
+        self.sigterm = Sigterm()
+        """What the ranks do about it together, where there are several."""
         self._on_device = trainer.strategy.root_device.type != "cpu"
         self._connector = trainer._logger_connector  # noqa: SLF001 - see `sample`
         epoch_loop = trainer.fit_loop.epoch_loop
@@ -176,7 +179,7 @@ class Loop:
         SIGTERM, which Lightning notes in order to raise at the end of the batch; or the end of a rank that it has
         started, for then it kills the others within seconds.
         """
-        if self._trainer.received_sigterm:
+        if self._trainer.received_sigterm or self.sigterm.is_told:
             return "SIGTERM"
         others: list[Any] = getattr(self.strategy.launcher, "procs", [])
         return "the end of another rank" if any(other.poll() is not None for other in others) else None

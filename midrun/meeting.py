@@ -44,7 +44,10 @@ BEAT = 1.0
 SHORTEST, LONGEST = 0.0002, 0.02
 """Seconds between two looks of a rank that waits: at first, and later."""
 
-HERE, PASSED, OPEN, OFF = "here", "passed", "open", "off"
+_GRACE = 2.0
+"""Seconds in which an answer may come from a rank that was told to end."""
+
+HERE, PASSED, OPEN, OFF, END = "here", "passed", "open", "off", "end"
 
 
 class Call(NamedTuple):
@@ -215,6 +218,7 @@ class Chair:
                     self._off(call)
                 elif self._gathers(call):
                     self._open, self._turn, self._is_missed = call, 0, None
+                    self._loop.sigterm.defers = True
                     return True
         return False
 
@@ -289,8 +293,9 @@ class Chair:
             missing = [rank for rank in missing if rank not in answers]
             if not missing:
                 return answers
-            why = self.missed() or self._loop.told_to_end_by
-            if why is None and time.monotonic() - began > PATIENCE:
+            waited = time.monotonic() - began
+            why = self._loop.told_to_end_by if waited > _GRACE else None
+            if waited > PATIENCE:
                 why = f"no answer in {PATIENCE / 60:.0f} minutes"
             if why is not None:
                 return {**answers, **{rank: Answer(error=f"it has left: {why}") for rank in missing}}
@@ -314,10 +319,15 @@ class Chair:
         """Have everyone go on training from a safe point, if they stand there."""
         self.numbers.leave(point)
         call, self._open = self._open, None
-        if call is not None:
-            self._turn += 1
-            self._channel.put(f"{call.id}/turn/{self._turn}", {"word": "adjourn"})
-            self._lead = max(0, self._lead - 1)
+        if call is None:
+            return
+        sigterm = self._loop.sigterm
+        word = END if sigterm.is_told or (self._is_missed or "").startswith("SIGTERM") else "adjourn"
+        self._channel.put(f"{call.id}/turn/{self._turn + 1}", {"word": word})
+        self._lead = max(0, self._lead - 1)
+        sigterm.defers = False
+        if word == END:
+            sigterm.act()
 
     def call_off(self) -> None:
         """Call every meeting off: this rank comes to none of them, and the others are not to wait for it."""

@@ -9,7 +9,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from midrun.channel import Gone
-from midrun.meeting import BEAT, GATHER, HERE, LONGEST, OFF, OPEN, PASSED, PATIENCE, SHORTEST, Answer, Call, Numbers
+from midrun.meeting import (
+    BEAT,
+    END,
+    GATHER,
+    HERE,
+    LONGEST,
+    OFF,
+    OPEN,
+    PASSED,
+    PATIENCE,
+    SHORTEST,
+    Answer,
+    Call,
+    Numbers,
+)
 
 if TYPE_CHECKING:
     from midrun.log import RunLog
@@ -117,30 +131,48 @@ class Member:
             self._attend(met)
 
     def _attend(self, call: Call) -> None:
-        self._channel.put(f"{call.id}/{self._rank}", HERE)
-        decided = self._await(f"{call.id}/decision", GATHER)
-        if decided is None:
-            decided = self._channel.decide(f"{call.id}/decision", OFF)
-        turn = 0
-        while decided == OPEN:
-            turn += 1
-            told = self._await(f"{call.id}/turn/{turn}", PATIENCE)
-            if told is None:
-                why = self._loop.told_to_end_by or "no sign of rank zero"
-                self._channel.put(f"{call.id}/left/{self._rank}", why)
-                self._log.alert(f"left rank zero's hold, or what it does: {why}")
-                return
-            if told["word"] == "adjourn":
-                return
-            self._channel.put(f"{call.id}/{turn}/{self._rank}", self._answer(told))
+        sigterm = self._loop.sigterm
+        sigterm.defers = True
+        try:
+            self._channel.put(f"{call.id}/{self._rank}", HERE)
+            decided = self._await(f"{call.id}/decision", GATHER)
+            if decided is None:
+                decided = self._channel.decide(f"{call.id}/decision", OFF)
+            if decided == OPEN:
+                self._do_as_told(call)
+        finally:
+            sigterm.defers = False
+            if sigterm.is_told:
+                sigterm.act()
 
-    def _await(self, key: str, patience: float) -> Any:  # noqa: ANN401 - any JSON value
-        """Return what rank zero says; None where there is no sign of it for so long, or this process is to end."""
+    def _do_as_told(self, call: Call) -> None:
+        turn, has_left, sigterm = 1, False, self._loop.sigterm
+        while True:
+            told = self._await(f"{call.id}/turn/{turn}", PATIENCE, is_patient=has_left)
+            if told is None:
+                why = "SIGTERM" if sigterm.is_told and not has_left else "no sign of rank zero"
+                self._channel.put(f"{call.id}/left/{self._rank}", why)
+                if has_left or not sigterm.is_told:
+                    self._log.alert(f"left rank zero's hold, or what it does: {why}")
+                    return
+                has_left = True  # Rank zero has all ranks end at once.
+            elif told["word"] in {"adjourn", END}:
+                sigterm.is_told = sigterm.is_told or told["word"] == END
+                return
+            else:
+                self._channel.put(f"{call.id}/{turn}/{self._rank}", self._answer(told))
+                turn += 1
+
+    def _await(self, key: str, patience: float, *, is_patient: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+        """Return what rank zero says.
+
+        None where there is no sign of it for so long, or where this process is to end, unless that `is_patient`.
+        """
         heard, beat, pause = time.monotonic(), None, SHORTEST
         looked = heard
         while (told := self._channel.get(key)) is None:
             now = time.monotonic()
-            if self._loop.told_to_end_by is not None:
+            if self._loop.told_to_end_by is not None and not is_patient:
                 return None
             if now - looked > BEAT:
                 looked, before, beat = now, beat, self._channel.get("beat")

@@ -25,6 +25,8 @@ _COST, _SHARE = 1e-4, 0.002
 """Seconds to read what one rank has told, and the share of a thread's time that this may take."""
 _STARTING = 60.0
 """Seconds after which a rank that has told nothing is not waited for."""
+_PAUSE = 0.1
+"""Seconds between two looks until then."""
 _SHOWN = 5
 """Ranks that are named in a sentence, at most."""
 
@@ -144,6 +146,7 @@ class Roll:
         self._began = time.monotonic()
         self._told: dict[int, Rank] = {}
         self._channel: Channel | None = None
+        self._is_over = False
         many = max(1.0, _COST * len(ranks.others) / _SHARE)
         self._worker = Worker("midrun-ranks", broken, self._look, many)
 
@@ -155,6 +158,7 @@ class Roll:
 
     def stop(self, patience: float) -> None:
         """Look no more."""
+        self._is_over = True
         if self._ranks.is_many:
             self._worker.stop(patience)
 
@@ -166,6 +170,9 @@ class Roll:
                 told = self._channel.get(f"rank/{rank}")
                 if told is not None:
                     self._hear(told)
+            if not self.is_complete and not self._is_over and time.monotonic() - self._began < _STARTING:
+                time.sleep(_PAUSE)
+                self._worker.put(self._look)
 
     def _hear(self, told: Rank) -> None:
         before = self._told.get(told["rank"])

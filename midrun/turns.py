@@ -128,6 +128,8 @@ class Turns:
         """Show a sample where training begins, and remember the step: by then a checkpoint is loaded."""
         self.noted.began = self._loop.step
         self.turn()
+        if self._run.chair is not None:
+            self._loop.sigterm.install()
 
     def turn(self) -> None:
         """Show a sample where a stage begins or ends."""

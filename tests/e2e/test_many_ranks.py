@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.machine import session_of
+from tests.e2e.machine import alive, end, session_of
 from tests.e2e.runs import Run, Script
 from tests.processes import wait_for
 
@@ -19,6 +21,7 @@ pytestmark = [pytest.mark.ddp, pytest.mark.timeout(600)]
 STARTED = 90.0
 """Seconds in which all ranks have imported Lightning and found each other, on a machine with other things to do."""
 DONE = 30.0
+STEP = "before_optimizer_step"
 OVER = {"succeeded", "failed", "cancelled"}
 
 
@@ -61,7 +64,7 @@ class Ranks:
 
     def end(self) -> None:
         """Stop the run, and check that it ends well."""
-        assert self.do("stop")["status"] == "succeeded"
+        self.send("stop")
         assert self.run.ended(60) == 0, self.run.told()
         wait_for(lambda: session_of(self.run.pid) == [], "no rank is left")
 
@@ -84,9 +87,12 @@ def start(root: Path) -> Iterator[Callable[..., Ranks]]:
         wait_for(lambda: len(run.shown_names("meta/ranks")) == world, "all ranks are known", DONE)
         return Ranks(run, world)
 
-    yield begin
-    for script in scripts:
-        script.clean()
+    try:
+        yield begin
+    finally:
+        for script in scripts:
+            print(script.run.told())  # Shown where a test has failed.
+            script.clean()
 
 
 WALKS = [("plain", 2), ("hook", 2), ("accumulate", 2), ("manual", 2), ("plain", 4), ("hook", 4)]
@@ -158,3 +164,95 @@ def log_lines(ranks: Ranks, rank: int) -> list[str]:
     """Return the log of a later rank."""
     path = ranks.run.directory / f"midrun-rank-{rank}.log"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_command_that_one_rank_refuses_is_done_by_none_and_the_rank_is_named(start: Callable[..., Ranks]) -> None:
+    ranks = start(odd=1)
+    record = ranks.do("set_optimizer_option", option="nesterov", value=False)
+    assert record["status"] == "failed"
+    assert record["error"]["message"].startswith("rank 1: there is no option 'nesterov'")
+    assert record["error"]["message"].endswith("done on rank 0")
+    record = ranks.do("set_learning_rate", value=0.5)
+    assert record["status"] == "succeeded"
+    ranks.end()
+    first, other = ranks.ledgers()
+    assert [line["set"][0][0] for line in first] == [line["set"][0][0] for line in other]
+
+
+def test_a_hold_stops_every_rank(start: Callable[..., Ranks]) -> None:
+    ranks = start()
+    ranks.send("hold", reason="to look")
+    ranks.held()
+    lengths = [len(ledger) for ledger in ranks.ledgers()]
+    assert len({*lengths}) == 1
+    record = ranks.do("set_hparam", name="hparams.l2", value=0.125)
+    assert record["place"]["safe_point"] == "before_optimizer_step"
+    assert [len(ledger) for ledger in ranks.ledgers()] == lengths
+    ranks.send("continue")
+    wait_for(lambda: len(ranks.ledgers()[1]) > lengths[1] + 5, "training goes on")
+    ranks.end()
+
+
+def test_what_is_asked_for_a_step_is_done_at_that_step_on_every_rank(start: Callable[..., Ranks]) -> None:
+    ranks = start()
+    at = ranks.run.step() + 100
+    record = ranks.over(ranks.send("set_learning_rate", {"global_step": at, "safe_point": STEP}, value=0.5))
+    assert record["place"]["global_step"] == at
+    ranks.end()
+    for ledger in ranks.ledgers():
+        assert next(line["step"] for line in ledger if line["set"][0][0] == 0.5) == at + 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_hold_is_left_by_sigterm_on_any_rank(rank: int, start: Callable[..., Ranks]) -> None:
+    ranks = start()
+    ranks.send("hold")
+    ranks.held()
+    pid = ranks.run.shown(f"meta/ranks/{rank}.json")["pid"]
+    os.kill(pid, signal.SIGTERM)
+    why = "SIGTERM" if rank == 0 else "SIGTERM on rank 1"
+    ranks.run.ended(60)
+    assert f"released by {why} after" in ranks.run.log
+    assert ranks.run.record()["session"]["outcome"] == "interrupted"
+    wait_for(lambda: session_of(ranks.run.pid) == [], "no rank is left")
+
+
+@pytest.mark.parametrize("state", ["training", "held"])
+@pytest.mark.parametrize("whom", ["rank 0", "rank 1", "both"])
+def test_when_a_rank_is_killed_the_rest_ends_and_nothing_is_left(
+    whom: str, state: str, start: Callable[..., Ranks]
+) -> None:
+    ranks = start(midrun={"fuse_enabled": True})
+    pids = [ranks.run.shown(f"meta/ranks/{rank}.json")["pid"] for rank in (0, 1)]
+    ranks.do("set_learning_rate", value=0.5)
+    if state == "held":
+        ranks.send("hold")
+        ranks.held()
+    for pid in {"rank 0": pids[:1], "rank 1": pids[1:], "both": pids}[whom]:
+        end(pid, signal.SIGKILL)
+    # Lightning looks every five seconds for a rank that has failed, and then kills the others.
+    ranks.run.ended(60)
+    wait_for(lambda: not any(map(alive, pids)), "no rank is left", DONE)
+    ranks.run.gone()
+
+
+def test_ranks_with_unlike_numbers_of_batches_do_not_wait_for_each_other_for_long(start: Callable[..., Ranks]) -> None:
+    ranks = start("hook", uneven=[64, 40], steps=-1)
+    sent = [ranks.do("set_learning_rate", value=value / 100) for value in range(1, 11)]
+    assert {record["status"] for record in sent} == {"succeeded"}
+    ranks.end()
+    assert "did not come" not in ranks.run.log
+
+
+def test_training_goes_on_where_a_rank_does_not_come(start: Callable[..., Ranks]) -> None:
+    ranks = start("hook")
+    pid = ranks.run.shown("meta/ranks/1.json")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    id_ = ranks.send("set_learning_rate", value=0.5)
+    wait_for(lambda: "rank 1 did not come to before_optimizer_step" in ranks.run.log, "the meeting is called off", DONE)
+    before = ranks.run.step()
+    wait_for(lambda: ranks.run.step() > before + 20, "rank zero trains", DONE)
+    assert ranks.record(id_)["status"] == "queued"
+    os.kill(pid, signal.SIGCONT)
+    ranks.do("cancel", id=id_)
+    ranks.end()

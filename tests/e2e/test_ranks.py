@@ -31,6 +31,7 @@ def test_a_run_of_two_ranks_has_its_services_on_rank_zero_alone(run: Run) -> Non
     run.at("waiting-0", STARTED)
     run.at("waiting-1", STARTED)
     run.live()
+    wait_for(lambda: (told := shown(run)) and json.loads(told)["global_step"] == 5, "rank 1 has told where it is")
     ranks = [json.loads(run.cat(f"meta/ranks/{rank}.json")) for rank in (0, 1)]
     assert [(rank["rank"], rank["world_size"]) for rank in ranks] == [(0, 2), (1, 2)]
     assert [rank["global_step"] for rank in ranks] == [5, 5]

@@ -321,10 +321,10 @@ def ranks(plan: Plan) -> None:
         strategy=strategy,
         devices=plan["world"],
         accumulate_grad_batches=4 if way == "accumulate" else 1,
-        check_val_every_n_epoch=plan.get("val_every", 1),
         **same,
     )
-    trainer.fit(model, _loader(plan), _loader(plan) if plan.get("val") else None)
+    loader = _loader({**plan, "batches": plan["uneven"][rank]} if "uneven" in plan else plan)
+    trainer.fit(model, loader, _loader(plan) if plan.get("val") else None)
 
 
 class Ranked(Model):
@@ -348,7 +348,9 @@ class Ranked(Model):
         time.sleep(self.pace.random() * 0.003)
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.5)
+        # An option that one rank's optimizer lacks.
+        kind = torch.optim.Adam if self.plan.get("odd") == self.global_rank else torch.optim.SGD
+        return kind(self.parameters(), lr=0.01) if "odd" in self.plan else kind(self.parameters(), 0.01, momentum=0.5)
 
 
 class Steered(Ranked):
@@ -384,7 +386,7 @@ class Ledger(L.Callback):
         line = {
             "step": trainer.global_step,
             "batch": batch_idx,
-            "set": [[group["lr"], group["momentum"], group["weight_decay"]] for group in groups],
+            "set": [[group["lr"], group.get("momentum"), group["weight_decay"]] for group in groups],
             "l2": module.hparams["l2"],
             "clip": trainer.gradient_clip_val,
             "weights": _digest([module.state_dict(), momenta])[:16],
