@@ -29,15 +29,16 @@ class Channel:
 
     Parameters
     ----------
+    store
+        The connection.
     prefix
         What the keys of this run begin with: a process may have several runs, one after the other.
 
-    Raises RuntimeError where the process group has no store, as with MPI, and Gone where it does not answer.
+    Its methods raise Gone where the store does not answer.
     """
 
-    def __init__(self, prefix: str) -> None:
-        with _gone():
-            self._store = c10d.PrefixStore(prefix, _connection())
+    def __init__(self, store: Any, prefix: str) -> None:  # noqa: ANN401 - a c10d store
+        self._store = c10d.PrefixStore(prefix, store)
 
     def put(self, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Have all ranks see a value."""
@@ -72,6 +73,12 @@ def is_open() -> bool:
     return distributed.is_available() and distributed.is_initialized() and _group_store() is not None
 
 
+def connect(prefix: str) -> Channel:
+    """Return a connection of its own to the store of the process group. Raises Gone where that does not answer."""
+    with _gone():
+        return Channel(_connection(), prefix)
+
+
 def _connection() -> Any:  # noqa: ANN401 - a c10d store
     store = _group_store()
     while isinstance(store, c10d.PrefixStore):
@@ -80,8 +87,6 @@ def _connection() -> Any:  # noqa: ANN401 - a c10d store
         return distributed.TCPStore(  # type: ignore[attr-defined]  # as above
             store.host, store.port, None, False, _FOR_EVER, wait_for_workers=False
         )
-    if store is None:
-        raise RuntimeError("the process group has no store by which ranks could tell each other anything")
     return store
 
 

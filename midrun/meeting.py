@@ -45,9 +45,14 @@ SHORTEST, LONGEST = 0.0002, 0.02
 """Seconds between two looks of a rank that waits: at first, and later."""
 
 _GRACE = 2.0
-"""Seconds in which an answer may come from a rank that was told to end."""
+"""Seconds in which an answer may come from a rank that was told to end, and it is known of one that it has ended."""
 
-HERE, PASSED, OPEN, OFF, END = "here", "passed", "open", "off", "end"
+HERE, PASSED, ENDED = "here", "passed", "ended"
+"""What a rank says of a call."""
+OPEN, OFF = "open", "off"
+"""What becomes of it."""
+END = "end"
+"""What rank zero says where all are to end, as by SIGTERM."""
 
 
 class Call(NamedTuple):
@@ -227,7 +232,10 @@ class Chair:
         began, pause, missing = time.monotonic(), SHORTEST, [*self._others]
         while missing:
             votes = {rank: self._channel.get(f"{call.id}/{rank}") for rank in missing}
-            if any(vote not in {HERE, None} for vote in votes.values()):
+            if ENDED in votes.values():
+                self._rests_until = time.monotonic() + _GRACE  # By then it is known, see `Roll.refusal`.
+                return self._off(call)
+            if PASSED in votes.values():
                 self._lead = min(_FURTHEST, 2 * max(1, self._lead, self._ahead(call.point)))
                 return self._off(call)
             missing = [rank for rank, vote in votes.items() if vote is None]

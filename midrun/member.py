@@ -106,7 +106,7 @@ class Member:
         self._is_over = True
         with suppress(Gone), self._lock:
             for call in self._calls:
-                self._channel.put(f"{call.id}/{self._rank}", "ended")
+                self._channel.put(f"{call.id}/{self._rank}", ENDED)
             # What `hear` waits for, or is about to.
             for number in (self._heard + 1, self._heard + 2):
                 self._channel.put(f"news/{self._rank}/{number}", None)

@@ -94,9 +94,9 @@ class Ranks:
         self._directory = directory
         self._channel: Channel | None = None
         if self.own["world_size"] > 1:
-            from midrun.channel import Channel, is_open  # noqa: PLC0415 - only where there are several ranks
+            from midrun.channel import connect, is_open  # noqa: PLC0415 - only where there are several ranks
 
-            self._channel = Channel(self.prefix) if is_open() else None
+            self._channel = connect(self.prefix) if is_open() else None
         if self._channel is not None and directory is not None:
             self._channel.put("directory", directory)
 
@@ -107,9 +107,9 @@ class Ranks:
 
     def connect(self) -> Channel:
         """Return a connection of its own for whoever asks; where there is no store there is none to ask for."""
-        from midrun.channel import Channel  # noqa: PLC0415 - as above
+        from midrun.channel import connect  # noqa: PLC0415 - as above
 
-        return Channel(self.prefix)
+        return connect(self.prefix)
 
     @property
     def others(self) -> range:

@@ -91,7 +91,6 @@ def start(root: Path) -> Iterator[Callable[..., Ranks]]:
         yield begin
     finally:
         for script in scripts:
-            print(script.run.told())  # Shown where a test has failed.
             script.clean()
 
 

@@ -1,0 +1,251 @@
+"""All ranks meet at the same safe point or none does, however late each of them is and hears of it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import distributed
+
+from midrun import meeting
+from midrun.channel import Channel
+from midrun.command import STEP, Command
+from midrun.commands import KINDS
+from midrun.commands.kind import Shared
+from midrun.meeting import Answer, Chair, Numbers, Uneven
+from midrun.member import Member
+from midrun.sigterm import Sigterm
+from tests.processes import wait_for
+
+
+class Loop:
+    """A loop that has nothing but the numbers of its safe points, of several kinds of batch."""
+
+    is_fitting = True
+    told_to_end_by: str | None = None
+
+    def __init__(self, accumulate: int = 1) -> None:
+        self.step = self.batches_begun = self.epoch = 0
+        self.batches_in_step = accumulate
+        self.sigterm = Sigterm()
+
+
+class Group:
+    """The store of some ranks that are threads of this process."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self.server = distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # type: ignore[attr-defined]
+
+    def rank(self, number: int) -> Any:
+        def connect() -> Channel:
+            client = distributed.TCPStore(  # type: ignore[attr-defined]
+                "127.0.0.1", self.server.port, None, False, timedelta(days=1), wait_for_workers=False
+            )
+            return Channel(client, "test")
+
+        return SimpleNamespace(own={"rank": number}, others=range(1, self.world), connect=connect)
+
+
+class Zero:
+    """Rank zero: what it has done, with the safe point of each."""
+
+    def __init__(self, group: Group, loop: Loop) -> None:
+        self.loop, self.done = loop, []
+        self.log = SimpleNamespace(alert=lambda *_: self.alerts.append(_), note=lambda *_: None)
+        self.alerts: list[Any] = []
+        self.pace = SimpleNamespace(steps_per_second=None)
+        run: Any = self
+        self.chair = Chair(run, group.rank(0))
+        self.waiting: list[Command] = []
+        self.done: list[tuple[str, int, str]] = []
+
+    def reach(self, point: str) -> None:
+        try:
+            if self.chair.attend(point):
+                for command in [*self.waiting]:
+                    if command.is_due(point, self.loop.step, self.loop.epoch):
+                        self.waiting.remove(command)
+                        self.chair.do(command)
+                        self.done.append((point, self.chair.numbers.of(point), command.id))
+        finally:
+            self.chair.leave(point)
+        self.chair.plan(self.waiting, steps=True) if self.waiting else self.chair.call_off()
+
+
+class Later:
+    """A later rank, in a thread that hears of meetings."""
+
+    def __init__(self, group: Group, loop: Loop, number: int, answer: Any = None) -> None:
+        self.loop = loop
+        self.numbers = Numbers(loop)  # type: ignore[arg-type]  # it has what these want
+        self.done: list[tuple[str, int, str]] = []
+        self.point = ""
+        self.alerts: list[str] = []
+        log: Any = SimpleNamespace(alert=self.alerts.append)
+        any_loop: Any = loop
+        self.member = Member(any_loop, self.numbers, group.rank(number), answer or self._answer, log)
+        self.thread = threading.Thread(target=self.member.hear)
+        self.thread.start()
+
+    def _answer(self, told: dict[str, Any]) -> Answer:
+        if told["word"] == "do":
+            self.done.append((self.point, self.numbers.of(self.point), told["id"]))
+        return {"result": None}
+
+    def reach(self, point: str) -> None:
+        self.point = point
+        if self.member.is_awaited:
+            self.member.reach(point)
+        self.numbers.leave(point)
+
+    def stop(self) -> None:
+        self.member.stop()
+        self.thread.join(5)
+        assert not self.thread.is_alive()
+
+
+class Nothing(Shared):
+    """A kind that does nothing."""
+
+    name = "nothing"
+    points = (STEP, "train_batch_end")
+
+    def do_here(self, here: Any, args: Any) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group(3)
+
+
+def command(when: Any = None, kind: Any = None) -> Command:
+    made = kind or Nothing()
+    return Command(made, made.Arguments(), when)
+
+
+def train(rank: Zero | Later, steps: int, draw: random.Random, over: threading.Event) -> None:
+    """Go through the safe points of so many batches, at any pace."""
+    loop = rank.loop
+    for batch in range(1, steps + 1):
+        loop.batches_begun = batch
+        if draw.random() < 0.3:
+            time.sleep(draw.random() * 0.004)
+        if batch % loop.batches_in_step == 0:
+            rank.reach(STEP)
+            loop.step += 1
+        if draw.random() < 0.1:
+            time.sleep(draw.random() * 0.01)
+        rank.reach("train_batch_end")
+        if over.is_set():
+            return
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranks_that_nothing_keeps_together_do_the_same_at_the_same_safe_points(group: Group, seed: int) -> None:
+    draw = random.Random(seed)  # noqa: S311 - a repeatable walk, no secret
+    accumulate = draw.choice([1, 1, 3])
+    zero = Zero(group, Loop(accumulate))
+    later = [Later(group, Loop(accumulate), number) for number in (1, 2)]
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=train, args=(rank, 4000, random.Random(seed * 10 + number), over))  # noqa: S311
+        for number, rank in enumerate(later)
+    ]
+    for thread in threads:
+        thread.start()
+    sent = 0
+    for batch in range(1, 4000):
+        if draw.random() < 0.05:
+            sent += 1
+            zero.waiting.append(command())
+            zero.chair.plan(zero.waiting, steps=True)
+        zero.loop.batches_begun = batch
+        if batch % accumulate == 0:
+            zero.reach(STEP)
+            zero.loop.step += 1
+        time.sleep(draw.random() * 0.002)
+        zero.reach("train_batch_end")
+        if sent >= 20 and not zero.waiting:
+            break
+    over.set()
+    zero.chair.close()
+    for rank in later:
+        rank.stop()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert len(zero.done) == sent >= 20
+    assert [rank.done for rank in later] == [zero.done] * 2
+    assert zero.alerts == []
+
+
+def test_where_a_rank_does_not_come_the_others_go_on_and_are_not_called_again_at_once(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "GATHER", 0.3)
+    zero, first, second = Zero(group, Loop()), Later(group, Loop(), 1), Later(group, Loop(), 2)
+    zero.waiting.append(command())
+    zero.chair.plan(zero.waiting, steps=True)
+    wait_for(lambda: first.member.is_awaited, "it has heard")
+    thread = threading.Thread(target=train, args=(first, 50, random.Random(0), threading.Event()))  # noqa: S311
+    thread.start()
+    train(zero, 50, random.Random(0), threading.Event())  # noqa: S311
+    thread.join(20)
+    assert not thread.is_alive()
+    assert zero.done == first.done == []
+    assert len(zero.alerts) == 1
+    assert "rank 2 did not come to" in zero.alerts[0][0]
+    first.stop()
+    second.stop()
+
+
+def test_a_rank_that_has_ended_is_not_waited_for(group: Group) -> None:
+    zero, first, second = Zero(group, Loop()), Later(group, Loop(), 1), Later(group, Loop(), 2)
+    zero.waiting.append(command())
+    zero.chair.plan(zero.waiting, steps=True)
+    wait_for(lambda: first.member.is_awaited and second.member.is_awaited, "they have heard")
+    first.stop()
+    second.stop()
+    began = time.monotonic()
+    train(zero, 10, random.Random(0), threading.Event())  # noqa: S311
+    assert time.monotonic() - began < meeting.GATHER / 2
+    assert zero.done == []
+
+
+@pytest.mark.parametrize("word", ["admit", "do"])
+def test_what_fails_on_one_rank_fails_and_the_rank_is_named(group: Group, word: str) -> None:
+    def fail(told: dict[str, Any]) -> Answer:
+        return {"error": "no such thing"} if told["word"] == word else {"result": {}}
+
+    zero = Zero(group, Loop())
+    later = [Later(group, Loop(), 1, fail), Later(group, Loop(), 2)]
+    zero.waiting.append(command())
+    zero.chair.plan(zero.waiting, steps=True)
+    wait_for(lambda: all(rank.member.is_awaited for rank in later), "they have heard")
+    over = threading.Event()
+    threads = [threading.Thread(target=train, args=(rank, 9, random.Random(0), over)) for rank in later]  # noqa: S311
+    for thread in threads:
+        thread.start()
+    done = "" if word == "admit" else "; done on ranks 0, 2"
+    with pytest.raises(Uneven, match=f"^rank 1: no such thing{done}$"):
+        train(zero, 9, random.Random(0), over)  # noqa: S311
+    zero.chair.close()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert later[1].done == ([] if word == "admit" else [(STEP, 1, later[1].done[0][2])])
+    for rank in later:
+        rank.stop()
+
+
+def test_every_kind_that_all_ranks_do_says_what_a_later_one_does() -> None:
+    stands = {"hold", "pause"}
+    for name, kind in KINDS.items():
+        assert kind.on_every_rank == (isinstance(kind, Shared) or name in stands), name
