@@ -135,6 +135,12 @@ class Attachment:
             vars(module)["_midrun"] = type(self)(self.config, self.given)
             vars(module)["_midrun"].setup(module, stage)
             return
+        if (why := _is_spawned(trainer)) is not None:
+            if self.config.inspection_strict:
+                raise RuntimeError(why)
+            if trainer.is_global_zero:
+                self._tell(f"{why}. Training goes on without midrun")
+            return
         try:
             self._start(trainer, module, stage)
         except Exception as error:
@@ -212,3 +218,14 @@ class Attachment:
             self.run.log.alert(message, once)
         else:
             tell(logging.WARNING, message)
+
+
+def _is_spawned(trainer: Trainer) -> str | None:
+    """Return why there is no run where the ranks are copies of a process that has pickled the model, or was forked."""
+    method = getattr(trainer.strategy.launcher, "_start_method", None)
+    if method is None:
+        return None
+    return (
+        f"the ranks were made by {method!r}, as with strategy='ddp_{method}', which midrun does not support: use "
+        "strategy='ddp', or set midrun_enabled=False"
+    )

@@ -79,6 +79,12 @@ def connect(prefix: str) -> Channel:
         return Channel(_connection(), prefix)
 
 
+def announce(prefix: str, key: str, text: str) -> None:
+    """Have whoever else uses the store see a text: as it is, where a channel's values are JSON."""
+    with _gone():
+        c10d.PrefixStore(prefix, _connection()).set(key, text)
+
+
 def _connection() -> Any:  # noqa: ANN401 - a c10d store
     store = _group_store()
     while isinstance(store, c10d.PrefixStore):

@@ -42,14 +42,14 @@ class MidrunConfig:
     artifact_dir
         Where checkpoints, snapshots and debug captures go; None is `artifacts` in the run directory.
     torch_debug_enabled
-        No effect in this version. Start PyTorch's `torch.distributed.debug` server in a distributed run. It listens on
+        Start PyTorch's `torch.distributed.debug` server in a distributed run. It listens on
         all interfaces.
     torch_debug_port
-        No effect in this version. First port to try for it.
+        First port to try for it.
     torch_debug_port_search
-        No effect in this version. How many ports to try for it when REST does not run beside it.
+        How many ports to try for it when REST does not run beside it.
     paired_port_search_attempts
-        No effect in this version. How many offsets, multiples of 100, to try for REST and the debug server as a pair.
+        How many offsets, multiples of 100, to try for REST and the debug server as a pair.
     hooks_enabled
         Run the shell hooks that are executable.
     hooks_source_dir

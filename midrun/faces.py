@@ -33,15 +33,25 @@ class Rest(FaceProcess):
         The run as `/health` names it: `run_id` and `run_dir`.
     port
         A port to try first: the one that the last fit had.
+    is_paired
+        Whether its port goes with that of PyTorch's debug server: both are as many hundreds above their first ones.
     """
 
     module = "midrun.web.face"
     slot = 0
 
     def __init__(
-        self, service: Service, ties: Ties, config: MidrunConfig, run: dict[str, str], port: int | None
+        self,
+        service: Service,
+        ties: Ties,
+        config: MidrunConfig,
+        run: dict[str, str],
+        port: int | None,
+        *,
+        is_paired: bool = False,
     ) -> None:
         super().__init__(service, ties)
+        self.is_paired = is_paired and config.rest_enabled and 0 not in {config.rest_port, config.torch_debug_port}
         self.port = port
         """Where it listens; None before it has."""
         self._config = config
@@ -73,7 +83,7 @@ class Rest(FaceProcess):
             if listener is None:
                 time.sleep(_REBIND_PAUSE)
         if listener is None:
-            listener = ports.listen(host, self._config.rest_port, self._config.rest_port_search)
+            listener = self._search()
         self.port, self._listened = listener.getsockname()[1], True
         self.service.announce()
         if not again and not ports.is_loopback(host):
@@ -82,6 +92,13 @@ class Rest(FaceProcess):
                 "127.0.0.1, unless you trust all who reach it"
             )
         return listener
+
+    def _search(self) -> socket.socket:
+        config, host = self._config, self._config.rest_host
+        if self.is_paired:
+            beside, attempts = config.torch_debug_port, config.paired_port_search_attempts
+            return ports.listen_beside(host, config.rest_port, beside, attempts)
+        return ports.listen(host, config.rest_port, config.rest_port_search)
 
 
 class Mount(FaceProcess):

@@ -12,13 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from midrun import torch_debug
 from midrun.channel import Gone
 from midrun.command import EVALUATION, STEP
 from midrun.commands import KINDS
 from midrun.config import MidrunConfig
 from midrun.finite import FiniteCheck
 from midrun.fs.faults import Fault
-from midrun.fs.tracebacks import message, trace
+from midrun.fs.tracebacks import last_line, message, trace
 from midrun.hooks import Halt
 from midrun.log import RunLog
 from midrun.meeting import Answer, Numbers
@@ -163,6 +164,7 @@ class _Here:
         self.log = RunLog(directory / f"midrun-rank-{rank}.log", self._disk.put, self._disk.put)
         self._channel = ranks.connect()
         self._wanted: str | None = None
+        self._answering: torch_debug.Answering | None = None
         self._follows = False
         """Whether it runs the shell hooks."""
         self.finite_check = FiniteCheck(self, self._want_hold)
@@ -176,6 +178,11 @@ class _Here:
             self.finite_check.set(enabled=True, hold=False)
         self._rank.start()
         self._rank.put(self._tell)
+        if torch_debug.reason_against(self.config) is None:
+            try:
+                self._answering = torch_debug.Answering(self._ranks.own["rank"])
+            except Exception as error:  # noqa: BLE001 - torch's own, which is said to change
+                self.log.alert(f"torch-debug: {last_line(error)}")
 
     def stop(self, outcome: str) -> None:
         """Run no script any more, and say that this rank has ended."""
@@ -184,6 +191,7 @@ class _Here:
             self._hooks.stop()
         self._rank.put(lambda: self._tell(outcome))
         self._rank.stop(_PATIENCE)
+        torch_debug.stop(self._answering)
         self.loop.close()
         self._disk.stop(_PATIENCE)
 

@@ -12,6 +12,7 @@ from midrun.channel import Gone
 from midrun.meeting import (
     BEAT,
     END,
+    ENDED,
     GATHER,
     HERE,
     LONGEST,

@@ -35,7 +35,7 @@ class Meta(Dir):
     def __init__(self, run: Run) -> None:
         self._run = run
         self.rest = RestAddress(run)
-        self.torch_debug = TorchDebug()
+        self.torch_debug = TorchDebugAddress(run)
         self.ranks = RankFiles(run)
 
     @file("run-id")
@@ -91,13 +91,16 @@ class RestAddress(Dir):
         return None if self._run.rest_url is None else self._run.rest.port
 
 
-class TorchDebug(Dir):
-    """The torch.distributed.debug server's address."""
+class TorchDebugAddress(Dir):
+    """The torch.distributed.debug server's address; empty where it does not run, `state/services.json` says why."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     @file("url")
     def url(self) -> str | None:
-        """Address of the server; empty, because it does not run."""
-        return None
+        """Address of PyTorch's debug server, for a client on the trainer's machine."""
+        return self._run.torch_debug.url
 
 
 class RankFiles(Dir):

@@ -86,6 +86,9 @@ class FaceProcess:
         """Return the listening socket that a new process serves, if it serves one."""
         return None
 
+    def served(self, detail: dict[str, Any]) -> None:
+        """Note what a process says of itself once it serves."""
+
     def clear(self) -> None:
         """Take away what a process has left that was killed."""
 
@@ -164,6 +167,7 @@ class FaceProcess:
         if notice == "running":
             if self._life is not None:
                 self._life.reap_first()
+            self.served(detail)
             self.service.run()
         elif notice == "failed":
             self.service.fail(str(detail.get("reason", "it gave no reason")))

@@ -72,3 +72,8 @@ class PyTorchDebug(Dir):
         """Whether the torch.distributed.debug server runs, and if not, why."""
         service = self._run.services["torch-debug"]
         return service.state if service.reason is None else f"{service.state}: {service.reason}"
+
+    @file("url")
+    def url(self) -> str | None:
+        """Address of the server, for a client on the trainer's machine; empty where it does not run."""
+        return self._run.torch_debug.url

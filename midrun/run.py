@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from midrun import finite, records
+from midrun import finite, records, torch_debug
 from midrun.artifacts import FOLDERS, Store
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
@@ -22,7 +22,7 @@ from midrun.ending import ExceptionRecord, Outcome, exception_record
 from midrun.faces import Mount, Rest
 from midrun.fs.answers import Answers
 from midrun.fs.page import Page
-from midrun.fs.tracebacks import trace
+from midrun.fs.tracebacks import last_line, trace
 from midrun.fs.verbs import Tree
 from midrun.history import History
 from midrun.hold import Holds
@@ -131,7 +131,13 @@ class Run:
         self.tree = Tree(self.root, aside=self._slow.put, refused=self.control_errors.add)
         self._answers = Answers(self.tree, self._page)
         ties = Ties(self._answers, self._page, log, self.disk.put)
-        self.rest = Rest(self.services["rest"], ties, config, {"run_id": run_id, "run_dir": str(directory)}, port)
+        self._against_debug = torch_debug.reason_against(config)
+        is_paired, told = self._against_debug is None, {"run_id": run_id, "run_dir": str(directory)}
+        self.rest = Rest(self.services["rest"], ties, config, told, port, is_paired=is_paired)
+        self.torch_debug = torch_debug.TorchDebug(
+            self.services["torch-debug"], ties, config, ranks.own["world_size"], self.rest
+        )
+        self._answering: torch_debug.Answering | None = None
         self._mount = Mount(self.services["fuse"], ties, str(self.mountpoint), run_id, writable=config.fuse_control)
 
     # ---- life
@@ -149,13 +155,13 @@ class Run:
         self.shell_hooks.start()
         if self.config.dataloader_finite_check_enabled:
             self.finite_check.set(enabled=True, hold=False)
-        self.services["torch-debug"].turn_off("this version of midrun does not have it")
         for enabled, option, face in self._faces():
             if enabled:
                 face.service.start()
                 face.start()
             else:
                 face.service.turn_off(f"{option}=False")
+        self._start_torch_debug()
         self.disk.put(self._write_last_state)
         self.disk.put(self.store.sweep)
         if self.config.inspection_strict:
@@ -169,7 +175,7 @@ class Run:
         self._outcome = self._outcome or "finished"
         self.session["ended"] = time.time()
         self.session["outcome"] = self._outcome
-        faces = [face for enabled, _, face in self._faces() if enabled]
+        faces = [*(face for enabled, _, face in self._faces() if enabled), self.torch_debug]
         steps: list[Callable[[], object]] = [
             self.shell_hooks.stop,
             self.points.end_tasks,
@@ -185,6 +191,7 @@ class Run:
             *(partial(face.join, time.monotonic() + _STOP_PATIENCE) for face in faces),
             lambda: self.disk.put(self._write_last_state),
             lambda: self.disk.put(self._write_run_record),
+            lambda: torch_debug.stop(self._answering),
             self._answers.stop,
             lambda: self.roll.stop(_STOP_PATIENCE),
             self._stop_workers,
@@ -193,6 +200,19 @@ class Run:
         with ExitStack() as stack:
             for step in reversed(steps):
                 stack.callback(self._attempt, step)
+
+    def _start_torch_debug(self) -> None:
+        service = self.services["torch-debug"]
+        if self._against_debug is not None:
+            service.turn_off(self._against_debug)
+            return
+        service.start()
+        try:
+            self._answering = torch_debug.Answering(0)
+        except Exception as error:  # noqa: BLE001 - torch's own, which is said to change
+            service.fail(last_line(error))
+        else:
+            self.torch_debug.start()
 
     def _faces(self) -> list[tuple[bool, str, FaceProcess]]:
         """Return the faces, each with whether the options want it, and which option that is."""

@@ -120,7 +120,7 @@ class State(Dir):
             steps_per_second=run.pace.steps_per_second,
             seconds_left=run.pace.seconds_left,
             exception=run.exception,
-            notices=[*run.shell_hooks.notices, *run.finite_check.notices, *run.roll.notices],
+            notices=[*run.shell_hooks.notices, *run.finite_check.notices, *run.roll.notices, *run.torch_debug.notices],
         )
 
     @file("status")

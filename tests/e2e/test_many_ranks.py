@@ -6,9 +6,11 @@ import json
 import os
 import random
 import signal
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 
@@ -79,7 +81,7 @@ def start(root: Path) -> Iterator[Callable[..., Ranks]]:
     scripts: list[Script] = []
 
     def begin(way: str = "plain", world: int = 2, **plan: Any) -> Ranks:
-        options = {"rest_port_search": 100, "fuse_enabled": False, **plan.pop("midrun", {})}
+        options = {"torch_debug_enabled": False, "fuse_enabled": False, **plan.pop("midrun", {})}
         script = Script("ranks", {"way": way, "world": world, "midrun": options, **plan}, root)
         scripts.append(script)
         run = script.run
@@ -243,15 +245,21 @@ def test_ranks_with_unlike_numbers_of_batches_do_not_wait_for_each_other_for_lon
     assert "did not come" not in ranks.run.log
 
 
-def test_training_goes_on_where_a_rank_does_not_come(start: Callable[..., Ranks]) -> None:
-    ranks = start("hook")
-    pid = ranks.run.shown("meta/ranks/1.json")["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    id_ = ranks.send("set_learning_rate", value=0.5)
-    wait_for(lambda: "rank 1 did not come to before_optimizer_step" in ranks.run.log, "the meeting is called off", DONE)
-    before = ranks.run.step()
-    wait_for(lambda: ranks.run.step() > before + 20, "rank zero trains", DONE)
-    assert ranks.record(id_)["status"] == "queued"
-    os.kill(pid, signal.SIGCONT)
-    ranks.do("cancel", id=id_)
+def test_pytorchs_debug_server_shows_the_stacks_of_all_ranks_beside_rest(start: Callable[..., Ranks]) -> None:
+    ranks = start(midrun={"torch_debug_enabled": True})
+    run = ranks.run
+    wait_for(lambda: run.service("torch-debug")[0] == "running", "the debug server serves", DONE)
+    url = run.rest("meta/torch-debug/url").decode().strip()
+    assert url == run.rest("debug/pytorch/url").decode().strip()
+    offset = run.port - run.first_port
+    assert offset % 100 == 0
+    assert int(url.rpartition(":")[2]) == 25999 + offset
+    with urllib.request.urlopen(f"{url}/stacks", timeout=20) as answer:  # noqa: S310 - this machine's own
+        page = answer.read().decode()
+    assert "Rank 0" in page
+    assert "Rank 1" in page
+    assert "torch-debug: it listens on all interfaces" in run.log
+    assert any("torch_debug_enabled=False" in notice for notice in run.shown("state/index.json")["notices"])
     ranks.end()
+    with pytest.raises(URLError):
+        urllib.request.urlopen(f"{url}/stacks", timeout=5)  # noqa: S310 - as above

@@ -22,7 +22,7 @@ STARTED = 90.0
 
 @pytest.fixture
 def run(root: Path) -> Iterator[Run]:
-    script = Script("distributed", {"wait_at": 5, "workers": 1}, root)
+    script = Script("distributed", {"wait_at": 5, "workers": 1, "midrun": {"torch_debug_enabled": False}}, root)
     yield script.run
     script.clean()
 
@@ -71,7 +71,11 @@ def test_hooks_run_on_every_rank_where_they_are_to(root: Path) -> None:
     script = hooks / "on_train_batch_end.sh"
     script.write_text('grep -E "\\"(rank|run_id)\\":" "$1" >> "rank-$MIDRUN_RANK"; echo "rank $MIDRUN_RANK"')
     script.chmod(0o755)
-    plan = {"wait_at": 5, "workers": 1, "midrun": {"hooks_source_dir": str(root / "own"), "hooks_rank_policy": "all"}}
+    plan = {
+        "wait_at": 5,
+        "workers": 1,
+        "midrun": {"hooks_source_dir": str(root / "own"), "hooks_rank_policy": "all", "torch_debug_enabled": False},
+    }
     trainer = Script("distributed", plan, root)
     run = trainer.run
     try:
@@ -120,3 +124,17 @@ def test_when_both_ranks_are_killed_nothing_is_left(run: Run) -> None:
     for pid in session_of(run.pid):
         end(pid, signal.SIGKILL)
     run.gone()
+
+
+@pytest.mark.parametrize(("strategy", "method"), [("ddp_spawn", "spawn"), ("ddp_fork", "fork")])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_strategy_that_copies_the_process_is_refused(strategy: str, method: str, strict: bool, root: Path) -> None:
+    trainer = Script("copied", {"strategy": strategy, "steps": 3, "midrun": {"inspection_strict": strict}}, root)
+    try:
+        assert trainer.run.ended(STARTED) == int(strict)
+        why = f"the ranks were made by {method!r}, as with strategy={strategy!r}, which midrun does not support: use "
+        assert f"{why}strategy='ddp'" in trainer.run.err
+        assert ("Training goes on without midrun" in trainer.run.err) == (not strict)
+        assert not (root / "logs/v/run.json").exists()
+    finally:
+        trainer.clean()

@@ -303,6 +303,11 @@ def distributed(plan: Plan) -> None:
     trainer.fit(Model(plan), _loader(plan))
 
 
+def copied(plan: Plan) -> None:
+    """Train in two processes that are copies of this one."""
+    _trainer(plan, [], strategy=plan["strategy"], devices=2).fit(Model(plan), _loader(plan))
+
+
 def ranks(plan: Plan) -> None:
     """Train in `world` processes, each at its own pace, until they are stopped; each writes down what every batch left.
 

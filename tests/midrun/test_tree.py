@@ -73,7 +73,16 @@ def check_every_node(model: L.LightningModule) -> set[str]:
 FIXED = {
     *("state/index.json", "state/status", "state/stage", "state/epoch", "state/global-step", "state/batch"),
     *("state/metrics/index.json", "state/optimizers.json", "state/services.json", "state/exception.json"),
-    *("meta/run-id", "meta/run-dir", "meta/pid", "meta/host", "meta/started", "meta/versions.json", "meta/rest/url"),
+    *(
+        "meta/run-id",
+        "meta/run-dir",
+        "meta/pid",
+        "meta/host",
+        "meta/started",
+        "meta/versions.json",
+        "meta/rest/url",
+        "debug/pytorch/url",
+    ),
     *("meta/rest/port", "meta/torch-debug/url", "meta/artifacts-path", "meta/ranks/0.json"),
     *("model/class", "model/hparams.json", "model/tunable-hparams.json", "model/summary.txt"),
     *("debug/pytorch/status", "artifacts/index.json", "artifacts/checkpoints.json", "artifacts/snapshots.json"),
