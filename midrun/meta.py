@@ -29,6 +29,12 @@ class Versions(TypedDict):
     system: str
 
 
+class RanksIndex(TypedDict):
+    """The processes that train."""
+
+    ranks: list[Rank]
+
+
 class Meta(Dir):
     """What the run is, and where it can be reached."""
 
@@ -104,12 +110,17 @@ class TorchDebugAddress(Dir):
 
 
 class RankFiles(Dir):
-    """The processes that train: one file for each rank, `0.json` first."""
+    """The processes that train: one file for each rank, and all of them in one."""
 
     placeholder = "<rank>.json"
 
     def __init__(self, run: Run) -> None:
         self._run = run
+
+    @file("index.json")
+    def index(self) -> RanksIndex:
+        """All ranks that are known, in their order."""
+        return RanksIndex(ranks=self._run.roll.known)
 
     def members(self) -> Iterable[str]:
         """Return the names of the files."""

@@ -81,6 +81,7 @@ FIXED = {
         "meta/started",
         "meta/versions.json",
         "meta/rest/url",
+        "meta/ranks/index.json",
         "debug/pytorch/url",
     ),
     *("meta/rest/port", "meta/torch-debug/url", "meta/artifacts-path", "meta/ranks/0.json"),

@@ -319,16 +319,17 @@ class Listing(Dir):
 
 
 class Shelf(Dir):
-    """Files that not every run has."""
+    """Files and directories that not every run has."""
 
-    def __init__(self, **files: Callable[[], object]) -> None:
+    def __init__(self, **files: Callable[[], object] | Dir) -> None:
         self._shown = {name.replace("_", "."): show for name, show in files.items()}
 
     def members(self) -> Iterable[str]:
         return self._shown
 
     def member(self, name: str) -> Node | None:
-        return Leaf(self._shown[name], cached=False) if name in self._shown else None
+        shown = self._shown.get(name)
+        return shown if shown is None or isinstance(shown, Dir) else Leaf(shown, cached=False)
 
 
 class Artifacts(Listing):

@@ -272,3 +272,24 @@ def test_a_graph_that_is_none_says_so_and_the_page_lives(opening: Opening, board
     expect(page.get_by_role("img", name="Graph model/graph: 2 nodes, 1 edge")).to_be_visible()
     refresh(page)
     assert visit.was_clean()
+
+
+def rank(number: int, step: int, outcome: str | None = None) -> dict[str, object]:
+    told = {"pid": 100 + number, "host": "<b>node</b>", "device": f"cuda:{number}", "time": time.time()}
+    return {"rank": number, "global_step": step, "outcome": outcome, **told}
+
+
+def test_ranks_are_shown_so_that_one_that_lags_is_seen(opening: Opening, tmp_path: Path) -> None:
+    board = Board(str(tmp_path))
+    ranks = [rank(0, 1200), rank(1, 1100), rank(2, 1199, "failed")]
+    board.meta = Shelf(ranks=Listing(lambda: {"ranks": ranks}))
+    visit = opening(board)
+    visit.page.locator("summary", has_text=re.compile("^Ranks$")).click()
+    table = visit.page.get_by_role("table", name="Ranks")
+    expect(table.locator("tbody td.number")).to_have_text(["1,200", "1,100", "1,199"])
+    expect(table).to_contain_text("102 on <b>node</b>, cuda:2")
+    expect(table).to_contain_text("failed")
+    del ranks[1:]
+    refresh(visit.page)
+    expect(visit.page.get_by_text("One process trains.")).to_be_visible()
+    assert visit.was_clean()

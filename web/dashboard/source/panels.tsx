@@ -7,6 +7,7 @@ import { Graph } from "./graph";
 import { LogPanel } from "./commands";
 import { OPTIMIZERS, groupsOf } from "./optimizers";
 import { Document, Head, Node, OnDemand, Panel, Text, useFew } from "./panel";
+import { type Rank, RanksShown } from "./ranks";
 import type { Optimizers, Service } from "./records";
 import { address, reason, request } from "./tree";
 import { brief, bytes, moment, number } from "./words";
@@ -61,6 +62,13 @@ export function Panels() {
         {() => (
           <Node<HooksListed> path="hooks/index.json" lacks="shell hooks">
             {(hooks) => <HooksShown {...hooks} />}
+          </Node>
+        )}
+      </Panel>
+      <Panel title="Ranks" open={false}>
+        {() => (
+          <Node<{ ranks: Rank[] }> path="meta/ranks/index.json" lacks="list of ranks">
+            {({ ranks }) => <RanksShown ranks={ranks} />}
           </Node>
         )}
       </Panel>
