@@ -86,7 +86,7 @@ def start(root: Path) -> Iterator[Callable[..., Ranks]]:
         scripts.append(script)
         run = script.run
         run.live(mount=False, seconds=STARTED)
-        wait_for(lambda: len(run.shown_names("meta/ranks")) == world, "all ranks are known", DONE)
+        wait_for(lambda: len(run.shown("meta/ranks/index.json")["ranks"]) == world, "all ranks are known", DONE)
         return Ranks(run, world)
 
     try:

@@ -36,7 +36,7 @@ def test_a_run_of_two_ranks_has_its_services_on_rank_zero_alone(run: Run) -> Non
     assert [(rank["rank"], rank["world_size"]) for rank in ranks] == [(0, 2), (1, 2)]
     assert [rank["global_step"] for rank in ranks] == [5, 5]
     assert ranks[0]["pid"] == run.pid
-    assert run.shown_names("meta/ranks") == ["0.json", "1.json"]
+    assert run.shown_names("meta/ranks") == ["0.json", "1.json", "index.json"]
     directories = {(run.root / f"run-dir-{rank}").read_text() for rank in (0, 1)}
     assert directories == {str(run.directory)}
     other = ranks[1]["pid"]
