@@ -62,7 +62,7 @@ class Channel:
         return str(json.loads(decided))
 
     def forget(self, *keys: str) -> None:
-        """Free the memory that values take."""
+        """Free the memory that values take, where there are any."""
         with _gone():
             for key in keys:
                 self._store.delete_key(key)

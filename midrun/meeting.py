@@ -132,6 +132,10 @@ class Chair:
         self._open: Call | None = None
         """The meeting that is open."""
         self._called = 0
+        self._heard = 0
+        """The last call of which all have heard for sure, and whose news is forgotten."""
+        self._spent: list[str] = []
+        """Keys of the last meeting that was open."""
         self._turn = 0
         self._is_missed: str | None = None
         """Who has left the meeting that is open, and why."""
@@ -221,10 +225,12 @@ class Chair:
                 self._calls.remove(call)
                 if is_over:
                     self._off(call)
-                elif self._gathers(call):
-                    self._open, self._turn, self._is_missed = call, 0, None
+                    continue
+                self._open, self._turn, self._is_missed = call, 0, None
+                if self._gathers(call):
                     self._loop.sigterm.defers = True
                     return True
+                self._open = None
         return False
 
     def _gathers(self, call: Call) -> bool:
@@ -313,7 +319,9 @@ class Chair:
     def missed(self) -> str | None:
         """Show the others that this rank lives; return who has left the meeting that is open, and why."""
         now = time.monotonic()
-        if self._open is None or now - self._beat < BEAT:
+        if self._open is None:
+            return None
+        if now - self._beat < BEAT:
             return self._is_missed
         self._beat = now
         self._channel.put("beat", now)
@@ -329,13 +337,25 @@ class Chair:
         call, self._open = self._open, None
         if call is None:
             return
+        self._off(call)  # It is open by now, unless something was raised before.
         sigterm = self._loop.sigterm
         word = END if sigterm.is_told or (self._is_missed or "").startswith("SIGTERM") else "adjourn"
         self._channel.put(f"{call.id}/turn/{self._turn + 1}", {"word": word})
         self._lead = max(0, self._lead - 1)
+        self._forget(call)
         sigterm.defers = False
         if word == END:
             sigterm.act()
+
+    def _forget(self, call: Call) -> None:
+        """Free what the last meeting has left in the store: all have left it, since they came to this one."""
+        self._channel.forget(*self._spent)
+        turns = range(1, self._turn + 2)
+        answers = (f"{call.id}/{turn}/{rank}" for turn in turns for rank in self._others)
+        news = (f"news/{rank}/{id_}" for id_ in range(self._heard + 1, call.id + 1) for rank in self._others)
+        votes = (f"{call.id}/{rank}" for rank in self._others)
+        self._spent = [f"{call.id}/decision", *votes, *(f"{call.id}/turn/{turn}" for turn in turns), *answers, *news]
+        self._heard = max(self._heard, call.id)
 
     def call_off(self) -> None:
         """Call every meeting off: this rank comes to none of them, and the others are not to wait for it."""

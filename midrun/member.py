@@ -128,8 +128,12 @@ class Member:
                     met = call
             if self._calls:
                 self.is_awaited = True
-        if met is not None:
+        if met is None:
+            return
+        try:
             self._attend(met)
+        except Gone as error:
+            self._log.alert(f"rank zero has ended while the ranks stood, and its store with it: {error}")
 
     def _attend(self, call: Call) -> None:
         sigterm = self._loop.sigterm
