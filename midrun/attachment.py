@@ -164,11 +164,11 @@ class Attachment:
         self._stop()
         self._outcome = "finished"
         self._run_id = self._run_id or new_run_id()
-        directory = run_directory(trainer, self._run_id) if trainer.is_global_zero else None
-        ranks = self._ranks = Ranks(trainer, directory)
-        if directory is None:
+        ranks = self._ranks = Ranks(trainer)
+        if not trainer.is_global_zero:
             self._follow(trainer, module, ranks)
             return
+        directory = ranks.directory = run_directory(trainer, self._run_id)
         run = self.run = Run(self.config, self._run_id, directory, Loop(trainer, module), ranks, port=self._port)
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
@@ -206,7 +206,10 @@ class Attachment:
             ending.undo()
         follower, self._follower = self._follower, None
         if follower is not None:
-            follower.stop(self._outcome)
+            try:
+                follower.stop(self._outcome)
+            except Exception as error:  # noqa: BLE001 - training has ended well, or as it has
+                self._tell(f"a part of midrun failed:\n{trace(error)}")
         if run is not None:
             try:
                 run.stop()

@@ -40,6 +40,10 @@ class Channel:
     def __init__(self, store: Any, prefix: str) -> None:  # noqa: ANN401 - a c10d store
         self._store = c10d.PrefixStore(prefix, store)
 
+    def within(self, prefix: str) -> Channel:
+        """Return the channel of what begins so, over the same connection."""
+        return Channel(self._store, prefix)
+
     def put(self, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Have all ranks see a value."""
         with _gone():
@@ -70,7 +74,7 @@ class Channel:
 
 def is_open() -> bool:
     """Whether this process is in a process group that has a store."""
-    return distributed.is_available() and distributed.is_initialized() and _group_store() is not None
+    return distributed.is_available() and distributed.is_initialized() and isinstance(_own_store(), _TCP)
 
 
 def connect(prefix: str) -> Channel:
@@ -86,18 +90,20 @@ def announce(prefix: str, key: str, text: str) -> None:
 
 
 def _connection() -> Any:  # noqa: ANN401 - a c10d store
-    store = _group_store()
+    store = _own_store()
+    return _TCP(store.host, store.port, None, False, _FOR_EVER, wait_for_workers=False)
+
+
+def _own_store() -> Any:  # noqa: ANN401 - as above
+    """Return the store behind the prefixes that the process group puts before its keys."""
+    store: Any = c10d._get_default_store()  # noqa: SLF001 - the group has it, and no other way in
     while isinstance(store, c10d.PrefixStore):
         store = store.underlying_store
-    if isinstance(store, distributed.TCPStore):  # type: ignore[attr-defined]  # torch does not export it by name
-        return distributed.TCPStore(  # type: ignore[attr-defined]  # as above
-            store.host, store.port, None, False, _FOR_EVER, wait_for_workers=False
-        )
     return store
 
 
-def _group_store() -> Any:  # noqa: ANN401 - as above
-    return c10d._get_default_store()  # noqa: SLF001 - the group has it, and no other way in
+_TCP: Any = getattr(distributed, "TCPStore", ())
+"""The kind of store that a process group has which is found by an address: a client can be added to it."""
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from midrun.nested import Part, Unreadable, parts
 
 if TYPE_CHECKING:
     from midrun.commands.kind import Here
+    from midrun.fs.later import Later
     from midrun.run import Run
 
 _SUFFIX = "_batch_start"
@@ -146,15 +147,22 @@ class FiniteCheck:
 
 
 def hold_at_once(run: Run, reason: str) -> None:
-    """Ask for a hold, and wait until it is taken in: in training it stands at this batch, where no rank has to come."""
+    """Ask for a hold, and wait until it is taken in: it stands at this batch, or where all ranks meet next."""
     taken: Mailbox[None] = Mailbox()
     later = run.queue.hold(reason, POINTS, SOURCE)
     later.add_done_callback(lambda _: taken.put(None))
     try:
         taken.get(timeout=_PATIENCE)
-        later.result()
     except Empty:
         run.log.note("the hold comes later: the disk is slow")
+    else:
+        tell_refusal(run, later)
+
+
+def tell_refusal(run: Run, later: Later) -> None:
+    """Say why a hold that was asked for is not taken in, once that is known."""
+    try:
+        later.result()
     except Fault as fault:
         run.log.alert(f"the run is not held: {fault.message}", "no hold")
 

@@ -7,6 +7,7 @@ Rank zero tells it the run directory, and has all that shows the run or takes co
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from midrun.finite import FiniteCheck
 from midrun.fs.faults import Fault
 from midrun.fs.tracebacks import last_line, message, trace
 from midrun.hooks import Halt
-from midrun.log import RunLog
+from midrun.log import RunLog, tell
 from midrun.meeting import Answer, Numbers
 from midrun.member import Member
 from midrun.ranks import Ranks, state_of
@@ -77,7 +78,7 @@ class Follower:
             self._here.stop(outcome)
 
     def _join(self) -> None:
-        with suppress(Gone):  # Rank zero has gone, and its store with it.
+        try:
             while (directory := self._ranks.directory) is None:
                 if self._over.wait(_PAUSE):
                     return
@@ -86,6 +87,10 @@ class Follower:
             here.start()
             if not self._over.is_set():
                 member.hear()
+        except Gone:
+            pass  # Rank zero has gone, and its store with it.
+        except Exception as error:  # noqa: BLE001 - training goes on
+            tell(logging.WARNING, f"midrun does not work on rank {self._ranks.own['rank']}:\n{trace(error)}")
 
 
 class Turns:
@@ -138,14 +143,16 @@ class Turns:
         """Reach the end of training."""
         self._reach("fit_end")
 
-    def turn(self) -> None:
+    def _nothing(self) -> None:
         """Do nothing where rank zero shows a sample: it shows the run alone."""
 
-    enter_validation = leave_validation = resample = turn
+    leave_validation = resample = _nothing
 
-    def begin_training(self) -> None:
-        """Have SIGTERM end all ranks together: by now Lightning has its handler."""
+    def turn(self) -> None:
+        """Have SIGTERM end all ranks together: where a stage begins, Lightning has its handler."""
         self._loop.sigterm.install()
+
+    begin_training = enter_validation = turn
 
     def _reach(self, point: str) -> None:
         if self.member is not None and self.member.is_awaited:
@@ -162,14 +169,13 @@ class _Here:
         self._disk = Worker("midrun-disk", lambda text, _: self.log.alert(text))
         # Of its own: ranks may be on several machines, and a shared disk mixes up what two of them append.
         self.log = RunLog(directory / f"midrun-rank-{rank}.log", self._disk.put, self._disk.put)
-        self._channel = ranks.connect()
         self._wanted: str | None = None
         self._answering: torch_debug.Answering | None = None
         self._follows = False
         """Whether it runs the shell hooks."""
         self.finite_check = FiniteCheck(self, self._want_hold)
         self._hooks = ShellHooks(self, Service("hooks", self.log), rank) if _wants_hooks(config) else None
-        self._rank = Worker("midrun-rank", lambda text, _: self.log.alert(text), self._tell, _STATE_EVERY)
+        self._rank = Worker("midrun-rank", self.log.alert, self._tell, _STATE_EVERY)
 
     def start(self) -> None:
         """Tell rank zero of this rank from now on, and run the scripts once they are there."""
@@ -212,11 +218,11 @@ class _Here:
         return {"result": None}
 
     def _tell(self, outcome: str | None = None) -> None:
-        """Tell rank zero how far this rank has come. It is the last thing that a rank does when rank zero has gone."""
+        """Tell rank zero how far this rank has come."""
         state = state_of(self._ranks.own, self.loop, outcome)
         state["notices"], state["wants_hold"] = self.finite_check.notices, self._wanted
         with suppress(Gone):
-            self._channel.put(f"rank/{state['rank']}", state)
+            self._ranks.channel.put(f"rank/{state['rank']}", state)
         if self._hooks is not None and not self._follows and Scripts(self.directory).are_there and self.run_id:
             self._follows = True
             self._hooks.follow()

@@ -217,11 +217,14 @@ class Loop:
         while isinstance(inner, AsyncCheckpointIO) and inner.checkpoint_io is not None:
             inner = inner.checkpoint_io
         self.strategy.checkpoint_io = inner
-        vars(self.strategy)["barrier"] = lambda *_, **__: None
+        own = vars(self.strategy)
+        kept = {name: own[name] for name in ("barrier",) if name in own}
+        own["barrier"] = lambda *_, **__: None
         try:
             self._trainer.save_checkpoint(path, weights_only=False)
         finally:
-            del vars(self.strategy)["barrier"]
+            del own["barrier"]
+            own.update(kept)
             self.strategy.checkpoint_io = plugin
 
     def refuses_clip(self, value: float | None) -> str | None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict
 
 from midrun.worker import Worker
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from midrun.channel import Channel
     from midrun.loop import Loop
+    from midrun.sample import Sample
 
 _COST, _SHARE = 1e-4, 0.002
 """Seconds to read what one rank has told, and the share of a thread's time that this may take."""
@@ -51,7 +53,7 @@ class Rank(TypedDict):
     """Index of the training batch that is under way; null between two."""
     stage: str | None
     time: float
-    """When it said so: once a second, rank zero at each batch. Seconds since 1970."""
+    """When that was. Seconds since 1970. A later rank tells it once a second; rank zero's is of its last safe point."""
     outcome: str | None
     """How its session has ended; null while it has not."""
     notices: list[str]
@@ -67,11 +69,9 @@ class Ranks:
     ----------
     trainer
         The Trainer of this rank.
-    directory
-        The run directory that this rank has chosen: only rank zero chooses.
     """
 
-    def __init__(self, trainer: Trainer, directory: str | None) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.own = Rank(
             rank=int(trainer.global_rank),
             local_rank=int(trainer.local_rank),
@@ -89,27 +89,28 @@ class Ranks:
             notices=[],
             wants_hold=None,
         )
-        self.prefix = f"midrun/{next(_numbers)}"
-        """What the keys of the run begin with."""
-        self._directory = directory
+        self._directory: str | None = None
+        self._token = secrets.token_hex(8)
+        self._prefix = ""
+        self._hall: Channel | None = None
+        """Where ranks find each other. What an attempt that has failed has left there, nobody takes for this one's."""
         self._channel: Channel | None = None
+        self._welcomed: dict[int, str] = {}
         if self.own["world_size"] > 1:
             from midrun.channel import connect, is_open  # noqa: PLC0415 - only where there are several ranks
 
-            self._channel = connect(self.prefix) if is_open() else None
-        if self._channel is not None and directory is not None:
-            self._channel.put("directory", directory)
+            if is_open():
+                self._prefix = f"midrun/{next(_numbers)}"
+                self._hall = connect(self._prefix)
+                if self.own["rank"] == 0:
+                    self._enter(self._token)
+                else:
+                    self._hall.put(f"hello/{self.own['rank']}", self._token)
 
     @property
     def is_many(self) -> bool:
         """Whether there are several, and they can tell each other something."""
-        return self._channel is not None
-
-    def connect(self) -> Channel:
-        """Return a connection of its own for whoever asks; where there is no store there is none to ask for."""
-        from midrun.channel import connect  # noqa: PLC0415 - as above
-
-        return connect(self.prefix)
+        return self._hall is not None
 
     @property
     def others(self) -> range:
@@ -117,11 +118,48 @@ class Ranks:
         return range(1, self.own["world_size"])
 
     @property
+    def channel(self) -> Channel:
+        """The connection for whoever does not wait with it. Raises RuntimeError until rank zero has said welcome."""
+        if self._channel is None:
+            raise RuntimeError("there is nobody to tell anything")
+        return self._channel
+
+    def connect(self) -> Channel:
+        """Return a connection of its own for whoever waits with it."""
+        from midrun.channel import connect  # noqa: PLC0415 - as above
+
+        return connect(self._prefix)
+
+    def welcome(self) -> None:
+        """Tell each later rank that has said hello since, on rank zero, where the run is. Raises Gone."""
+        if (hall := self._hall) is None:
+            return
+        for rank in self.others:
+            token = hall.get(f"hello/{rank}")
+            if token is not None and self._welcomed.get(rank) != token:
+                self._welcomed[rank] = token
+                told = {"hello": token, "session": self._token, "directory": self._directory}
+                hall.put(f"welcome/{rank}", told)
+
+    @property
     def directory(self) -> str | None:
         """The run directory, or None where rank zero has not told it. Raises Gone where it can't be asked."""
-        if self._directory is None and self._channel is not None:
-            self._directory = cast("str | None", self._channel.get("directory"))
+        if self._directory is None and self._hall is not None and self.own["rank"] != 0:
+            told = self._hall.get(f"welcome/{self.own['rank']}")
+            if told is not None and told["hello"] == self._token:
+                self._enter(told["session"])
+                self._directory = str(told["directory"])
         return self._directory
+
+    @directory.setter
+    def directory(self, directory: str) -> None:
+        """Set what rank zero has chosen."""
+        self._directory = directory
+
+    def _enter(self, session: str) -> None:
+        if self._hall is not None and self._channel is None:
+            self._channel = self._hall.within(session)
+            self._prefix = f"{self._prefix}/{session}"
 
 
 class Roll:
@@ -133,6 +171,8 @@ class Roll:
         Who trains.
     loop
         What rank zero trains.
+    sample
+        Returns what rank zero looked like at its last safe point.
     broken
         Told of what goes wrong in the thread that reads.
     hold
@@ -140,12 +180,16 @@ class Roll:
     """
 
     def __init__(
-        self, ranks: Ranks, loop: Loop, broken: Callable[[str, str], object], hold: Callable[[str], object]
+        self,
+        ranks: Ranks,
+        loop: Loop,
+        sample: Callable[[], Sample],
+        broken: Callable[[str, str], object],
+        hold: Callable[[str], object],
     ) -> None:
-        self._ranks, self._loop, self._hold = ranks, loop, hold
+        self._ranks, self._loop, self._sample, self._hold = ranks, loop, sample, hold
         self._began = time.monotonic()
         self._told: dict[int, Rank] = {}
-        self._channel: Channel | None = None
         self._is_over = False
         many = max(1.0, _COST * len(ranks.others) / _SHARE)
         self._worker = Worker("midrun-ranks", broken, self._look, many)
@@ -164,10 +208,10 @@ class Roll:
 
     def _look(self) -> None:
         with suppress(ConnectionError):  # The process that had the store has ended.
-            if self._channel is None:
-                self._channel = self._ranks.connect()
+            if not self.is_complete:
+                self._ranks.welcome()
             for rank in self._ranks.others:
-                told = self._channel.get(f"rank/{rank}")
+                told = self._ranks.channel.get(f"rank/{rank}")
                 if told is not None:
                     self._hear(told)
             if not self.is_complete and not self._is_over and time.monotonic() - self._began < _STARTING:
@@ -187,7 +231,15 @@ class Roll:
     def known(self) -> list[Rank]:
         """The ranks that have told who they are, and rank zero, in their order."""
         told = dict(self._told)
-        return [state_of(self._ranks.own, self._loop), *(told[rank] for rank in sorted(told))]
+        sample = self._sample()
+        own: Rank = {
+            **state_of(self._ranks.own, self._loop),
+            "global_step": sample.global_step,
+            "epoch": sample.epoch,
+            "batch": sample.batch,
+            "time": sample.time,
+        }
+        return [own, *(told[rank] for rank in sorted(told))]
 
     @property
     def is_complete(self) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from midrun import finite, records, torch_debug
 from midrun.artifacts import FOLDERS, Store
+from midrun.chair import Chair
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
@@ -30,7 +31,6 @@ from midrun.inspectors import Inspection
 from midrun.live import Live
 from midrun.log import RUN_LOG, RunLog
 from midrun.loop import Loop
-from midrun.meeting import Chair
 from midrun.memory import Cuda
 from midrun.pace import Pace
 from midrun.pipeline import Pipeline
@@ -84,7 +84,7 @@ class Run:
     ) -> None:
         fill_standard_streams()
         self.config, self.run_id, self.loop = config, run_id, loop
-        self.roll = Roll(ranks, loop, self.log_crash, self._hold_for)
+        self.roll = Roll(ranks, loop, lambda: self.sample, self.log_crash, self._hold_for)
         self.chair: Chair | None = Chair(self, ranks) if ranks.is_many else None
         """What has all ranks do the same, where there are several."""
         self.directory = Path(directory)
@@ -234,7 +234,8 @@ class Run:
 
     def _hold_for(self, reason: str) -> None:
         """Have the run held at the next safe point, as another rank wants it."""
-        self.queue.hold(reason, finite.POINTS, finite.SOURCE)
+        later = self.queue.hold(reason, finite.POINTS, finite.SOURCE)
+        later.add_done_callback(lambda _: finite.tell_refusal(self, later))
 
     def take_drops(self) -> None:
         """Take in what a script has dropped, so that the next safe point has it."""

@@ -94,19 +94,19 @@ class SafePoints:
             self._reach(point)
 
     def _reach(self, point: str) -> None:
-        self._drain()
-        if self._tasks or self._errands:
-            self._go_on(point)
-        if self._is_stale:
-            self._sum_up()
-        if self._chair is None:
-            self._do_due(point)
-            return
         try:
-            self._chair.attend(point)
+            self._drain()
+            if self._tasks or self._errands:
+                self._go_on(point)
+            if self._is_stale:
+                self._sum_up()
+            if self._chair is not None:
+                self._chair.attend(point)
             self._do_due(point)
         finally:
-            self._chair.leave(point)
+            # Whatever was raised: the others stand, or count this safe point too.
+            if self._chair is not None:
+                self._chair.leave(point)
         self._call_others()
 
     def _do_due(self, point: str) -> None:
@@ -228,7 +228,7 @@ class SafePoints:
                         break
                     if hold.release_arrived:
                         return  # It was a stop.
-            if (teller := self._loop.told_to_end_by or self._missed()) is not None:
+            if (teller := self._loop.told_to_end_by or self._left_by()) is not None:
                 hold.released_by = teller
                 return
             with suppress(Empty):
@@ -236,9 +236,9 @@ class SafePoints:
             if hold.release_arrived:
                 return
 
-    def _missed(self) -> str | None:
-        """Return why another rank does not stand any more; None where all do."""
-        return None if self._chair is None else self._chair.missed()
+    def _left_by(self) -> str | None:
+        """Return who does not stand any more, and why; None where all ranks do."""
+        return None if self._chair is None else self._chair.keep_watch()
 
     def runs_now(self, command: Command) -> bool:
         """Whether a command runs while the run is held as it is. Any thread may ask."""
@@ -302,8 +302,11 @@ class SafePoints:
 
     def _do(self, command: Command) -> dict[str, Any] | Steps:
         """Do a command: on all ranks, where they stand together and it is for them."""
-        if self._chair is not None and self._chair.is_open and isinstance(command.kind, Shared):
-            return self._chair.do(command)
+        if self._chair is not None and isinstance(command.kind, Shared):
+            if self._chair.is_open:
+                return self._chair.do(command)
+            if command.kind.name != "stop":  # Which ends this rank's exception hold, and the others with it.
+                raise Conflict("an exception holds rank zero alone, and this must be done by every rank")
         return command.kind.do(self._run, command.args, command)
 
     def _succeeded(self, command: Command, result: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ class Sigterm:
         self.defers = False
         """Whether to note it only, for `act`."""
         self._inner: Callable[[int, FrameType | None], Any] | None = None
-        self._has_acted = False
+        self._once = [True]
 
     def install(self) -> None:
         """Come before the handler that there is, in the main thread; where there is none the signal ends the process.
@@ -37,9 +37,14 @@ class Sigterm:
 
     def act(self) -> None:
         """Call the handler that was there, unless that was done."""
-        if self._inner is not None and not self._has_acted:
-            self._has_acted = self.is_told = True
-            self._inner(signal.SIGTERM, None)
+        if self._inner is None:
+            return
+        try:
+            self._once.pop()
+        except IndexError:
+            return
+        self.is_told = True
+        self._inner(signal.SIGTERM, None)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.is_told = True

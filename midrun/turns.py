@@ -128,11 +128,11 @@ class Turns:
         """Show a sample where training begins, and remember the step: by then a checkpoint is loaded."""
         self.noted.began = self._loop.step
         self.turn()
-        if self._run.chair is not None:
-            self._loop.sigterm.install()
 
     def turn(self) -> None:
         """Show a sample where a stage begins or ends."""
+        if self._run.chair is not None:
+            self._loop.sigterm.install()
         self._turn(self.sample.batch if self._loop.stage == "train" else None)
         self.note()
 
@@ -155,6 +155,8 @@ class Turns:
 
     def enter_validation(self) -> None:
         """Count another stage's batches, and remember where training is."""
+        if self._run.chair is not None:
+            self._loop.sigterm.install()
         self._pipeline.spoil()
         self._batch_aside = self.sample.batch
         self._turn(None)

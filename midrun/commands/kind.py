@@ -73,7 +73,9 @@ class Kind:
     in_exception_hold: ClassVar[bool] = False
     """Whether it runs while an exception is held, also where it does not in another hold."""
     on_every_rank: ClassVar[bool] = False
-    """Whether it waits until all ranks stand at the same safe point. What each of them does is a `Shared` kind."""
+    """Whether it waits until all ranks stand at the same safe point.
+
+    So do the `Shared` kinds, which each of them does, and the holds, which rank zero does while the others stand."""
     ignores_limit: ClassVar[bool] = False
     """Whether there is a place for it however many commands wait."""
     confirm: ClassVar[str | None] = None
