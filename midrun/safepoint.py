@@ -186,7 +186,7 @@ class SafePoints:
         try:
             self._stand(command, point)
         except BaseException as error:
-            command.released_by = type(error).__name__
+            command.released_by = self._name_of(error)
             raise
         finally:
             holds.active = None
@@ -212,7 +212,7 @@ class SafePoints:
             with self._loop.flight.after(error):
                 self._stand(caught, None)
         except BaseException as told:  # noqa: BLE001 - a Ctrl-C, say: what comes of it is the exception that is held
-            caught.released_by = type(told).__name__
+            caught.released_by = self._name_of(told)
         finally:
             holds.exception = None
             run.log.say(f"the exception is released by {caught.released_by} after {caught.held_s:,.0f} s")
@@ -235,6 +235,10 @@ class SafePoints:
                 self._keep(self._inbox.get(timeout=_LOOK))
             if hold.release_arrived:
                 return
+
+    def _name_of(self, error: BaseException) -> str:
+        """Return what has ended a hold that raised: Lightning's handler of SIGTERM raises where a rank is out of reach."""
+        return self._loop.told_to_end_by or type(error).__name__
 
     def _left_by(self) -> str | None:
         """Return who does not stand any more, and why; None where all ranks do."""

@@ -263,3 +263,16 @@ def test_pytorchs_debug_server_shows_the_stacks_of_all_ranks_beside_rest(start: 
     ranks.end()
     with pytest.raises(URLError):
         urllib.request.urlopen(f"{url}/stacks", timeout=5)  # noqa: S310 - as above
+
+
+def test_what_every_rank_must_do_is_refused_while_an_exception_holds_rank_zero_alone(
+    start: Callable[..., Ranks],
+) -> None:
+    ranks = start(fail_at=100, fail_rank=0)
+    ranks.wait_for(lambda: ranks.run.shown("holds/index.json")["exception"], "an exception holds the run")
+    record = ranks.do("set_learning_rate", value=0.5)
+    assert record["status"] == "failed"
+    assert record["error"]["message"] == "an exception holds rank zero alone, and this must be done by every rank"
+    ranks.send("release_exception")
+    assert ranks.run.ended(60) != 0
+    wait_for(lambda: session_of(ranks.run.pid) == [], "no rank is left")

@@ -353,9 +353,11 @@ class Ranked(Model):
         time.sleep(self.pace.random() * 0.003)
 
     def configure_optimizers(self) -> Any:
+        if "odd" not in self.plan:
+            return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.5)
         # An option that one rank's optimizer lacks.
-        kind = torch.optim.Adam if self.plan.get("odd") == self.global_rank else torch.optim.SGD
-        return kind(self.parameters(), lr=0.01) if "odd" in self.plan else kind(self.parameters(), 0.01, momentum=0.5)
+        kind = torch.optim.Adam if self.plan["odd"] == self.global_rank else torch.optim.SGD
+        return kind(self.parameters(), lr=0.01)
 
 
 class Steered(Ranked):

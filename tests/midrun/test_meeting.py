@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,9 +58,9 @@ class Zero:
     """Rank zero: what it has done, with the safe point of each."""
 
     def __init__(self, group: Group, loop: Loop) -> None:
-        self.loop, self.done = loop, []
-        self.log = SimpleNamespace(alert=lambda *_: self.alerts.append(_), note=lambda *_: None)
+        self.loop = loop
         self.alerts: list[Any] = []
+        self.log = SimpleNamespace(alert=lambda *said: self.alerts.append(said))
         self.pace = SimpleNamespace(steps_per_second=None)
         run: Any = self
         self.chair = Chair(run, group.rank(0))
@@ -251,9 +252,13 @@ def test_an_early_member_waits_longer_the_next_time(monkeypatch: pytest.MonkeyPa
     later.stop()
 
 
+def _has_begun(zero: Zero, epoch: int) -> bool:
+    return zero.chair.numbers.of("train_epoch_end") >= epoch
+
+
 def train_epochs(later: Later, zero: Zero, count: int) -> None:
     for number in range(count):
-        wait_for(lambda at=number: zero.chair.numbers.of("train_epoch_end") >= at, "rank zero's epoch begins")
+        wait_for(partial(_has_begun, zero, number), "rank zero's epoch begins")
         later.reach("train_epoch_end")
 
 
@@ -308,7 +313,7 @@ def test_a_second_attempt_takes_nothing_of_the_first_for_its_own(group: Group, m
 
     monkeypatch.setattr(channel, "connect", connect)
     monkeypatch.setattr(channel, "is_open", lambda: True)
-    prefixes = set()
+    prefixes: set[str] = set()
     for directory in ("/first", "/second"):
         monkeypatch.setattr(ranks, "_numbers", iter([0, 0]))
         zero, one = (ranks.Ranks(trainer(number)) for number in (0, 1))
