@@ -237,7 +237,7 @@ class SafePoints:
                 return
 
     def _name_of(self, error: BaseException) -> str:
-        """Return what has ended a hold that raised: Lightning's handler of SIGTERM raises where a rank is out of reach."""
+        """Return what has ended a hold that raised: for SIGTERM Lightning's handler may raise what it meets with."""
         return self._loop.told_to_end_by or type(error).__name__
 
     def _left_by(self) -> str | None:
