@@ -250,13 +250,15 @@ class Chair:
             error = raised
         answers = self._answers(call)
         failed = {rank: answer["error"] for rank, answer in answers.items() if "error" in answer}
-        if error is not None and (word == ADMIT or len(failed) == len(answers)):
+        # What has no result there is rank zero's alone, a file, say.
+        done = {rank for rank, answer in answers.items() if word == DO and answer.get("result") is not None}
+        if error is not None and not done:
             raise error
         if error is not None:
-            raise Uneven(f"rank 0: {error}{_done_on(set(answers) - set(failed), word)}") from error
+            raise Uneven(f"rank 0: {error}; {_done_on(done)}") from error
         if failed:
             why = "; ".join(f"rank {rank}: {text}" for rank, text in failed.items())
-            raise Uneven(why + _done_on({0, *answers} - set(failed), word))
+            raise Uneven(f"{why}; {_done_on({0, *done})}" if word == DO else why)
         return result, {rank: answer.get("result") for rank, answer in answers.items()}
 
     def _answers(self, call: Meeting) -> dict[int, Answer]:
@@ -340,7 +342,5 @@ def _is_same(other: object, own: dict[str, Any]) -> bool:
     return other is None or json.dumps(other, sort_keys=True) == json.dumps(own, sort_keys=True)
 
 
-def _done_on(ranks: set[int], word: str) -> str:
-    if word == ADMIT or not ranks:
-        return ""
-    return f"; done on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, sorted(ranks)[:5]))}"
+def _done_on(ranks: set[int]) -> str:
+    return f"done on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, sorted(ranks)[:5]))}"

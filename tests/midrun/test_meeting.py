@@ -98,6 +98,7 @@ class Later:
     def _answer(self, told: dict[str, Any]) -> Answer:
         if told["word"] == "do":
             self.done.append((self.point, self.numbers.of(self.point), told["id"]))
+            return {"result": {}}
         return {"result": None}
 
     def reach(self, point: str) -> None:
