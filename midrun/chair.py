@@ -286,16 +286,18 @@ class Chair:
 
     def keep_watch(self) -> str | None:
         """Show the others that this rank lives; return who has left the meeting that is open, and why."""
-        now = time.monotonic()
-        if self.is_open and now - self._beat >= BEAT_EVERY:
+        call, now = self._meeting, time.monotonic()
+        if call is None or not self.is_open:
+            return None
+        if now - self._beat >= BEAT_EVERY:
             self._beat = now
             self._channel.put(BEAT, now)
-            self._look_who_leaves()
-        return next((f"{why} on rank {rank}" for rank, why in self._leaving.items()), None) if self.is_open else None
+            self._look_who_leaves(call)
+        return next((f"{why} on rank {rank}" for rank, why in self._leaving.items()), None)
 
-    def _look_who_leaves(self) -> None:
-        for rank in self._others if self._meeting is not None else ():
-            why = self._channel.get(self._meeting.leaving(rank)) if self._meeting is not None else None
+    def _look_who_leaves(self, call: Meeting) -> None:
+        for rank in self._others:
+            why = self._channel.get(call.leaving(rank))
             if why is not None:
                 self._leaving[rank] = why
 
@@ -312,9 +314,8 @@ class Chair:
         try:
             # What was raised may have come before anything was decided.
             if self._off(call):
-                ends = sigterm.is_told or any(
-                    self._channel.get(call.leaving(rank)) == "SIGTERM" for rank in self._others
-                )
+                self._look_who_leaves(call)
+                ends = sigterm.is_told or "SIGTERM" in self._leaving.values()
                 self._channel.put(call.item(self._item + 1), {"word": END if ends else ADJOURN})
                 self._lead //= 2
                 self._forget(call)

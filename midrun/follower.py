@@ -23,7 +23,7 @@ from midrun.fs.faults import Fault
 from midrun.fs.tracebacks import last_line, message, trace
 from midrun.hooks import Halt
 from midrun.log import RunLog, tell
-from midrun.meeting import Answer, Numbers
+from midrun.meeting import DO, Answer, Numbers
 from midrun.member import Member
 from midrun.ranks import Ranks, state_of
 from midrun.records import RUN_RECORD
@@ -206,7 +206,7 @@ class _Here:
         kind = cast("Shared", KINDS[told["kind"]])
         try:
             args = kind.Arguments.model_validate_json(json.dumps(told["args"]))
-            if told["word"] == "do":
+            if told["word"] == DO:
                 result = kind.do_here(self, args)
                 self.log.note(f"at step {self.loop.step} did {told['id']}: {kind.name} {json.dumps(told['args'])}")
                 return {"result": result}

@@ -169,7 +169,7 @@ class Turns:
 
     def __init__(self, loader: DataLoader[Any], model: Shown, case: Case, readers: list[Reader]) -> None:
         self.loader, self.model, self.case, self.readers = loader, model, case, readers
-        self.classes = (_without_midrun(), type(model) if case.enabled else _without_midrun())
+        self.classes = (without_midrun(), type(model) if case.enabled else without_midrun())
         self.times: list[float] = []
 
     def __len__(self) -> int:
@@ -181,18 +181,13 @@ class Turns:
             if number % turn == 0:
                 # The last turn sees the end of the fit, which is midrun's.
                 last = number >= len(self) - turn
-                self.model.__class__ = Shown if last else self.classes[self._seen(number // turn)]
+                self.model.__class__ = Shown if last else self.classes[is_seen(number // turn)]
                 for reader in self.readers:
-                    reader.go(on=self._seen(number // turn))
+                    reader.go(on=is_seen(number // turn))
             self.times.append(time.perf_counter())
             yield batch
         for reader in self.readers:  # before there is nothing to read
             reader.close()
-
-    @staticmethod
-    def _seen(turn: int) -> bool:
-        """Whether the model has midrun: plain, midrun, midrun, plain, so that a drift in speed favours neither."""
-        return (turn + 1) // 2 % 2 == 1
 
     def ratios(self) -> tuple[list[float], float]:
         """Return the ratio of each pair of turns, and the median step time of the plain ones."""
@@ -200,7 +195,7 @@ class Turns:
         took = [after - before for before, after in pairwise(self.times)]
         first = -(-WARM_UP // turn)
         turns = [
-            (self._seen(number), average(took[number * turn + 1 : (number + 1) * turn]))
+            (is_seen(number), average(took[number * turn + 1 : (number + 1) * turn]))
             for number in range(first, len(took) // turn - 1)
         ]
         ratios = [
@@ -211,7 +206,12 @@ class Turns:
         return ratios, statistics.median(took for seen, took in turns if not seen)
 
 
-def _without_midrun() -> type:
+def is_seen(turn: int) -> bool:
+    """Whether the model has midrun: plain, midrun, midrun, plain, so that a drift in speed favours neither."""
+    return (turn + 1) // 2 % 2 == 1
+
+
+def without_midrun() -> type:
     """Return the quickstart's model as it would be without the mixin."""
     own = {
         name: value for name, value in vars(TinyRegressor).items() if name not in {*HOOKS, "__dict__", "__weakref__"}

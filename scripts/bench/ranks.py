@@ -27,10 +27,10 @@ import torch
 from torch import distributed
 from torch.utils.data import DataLoader, TensorDataset
 
-from scripts.bench.overhead import Shown, interval, wait_for
-from scripts.bench.overhead import _without_midrun as without_midrun
+from scripts.bench.overhead import Shown, interval, is_seen, wait_for, without_midrun
 
 TURN, WARM_UP = 20, 100
+"""Steps of a turn, and before the first that counts."""
 
 
 def naive(plain: type) -> type:
@@ -57,7 +57,7 @@ class Turns:
         for number, batch in enumerate(self.loader):
             if number % TURN == 0:
                 last = number >= len(self) - TURN
-                self.model.__class__ = Shown if last else self.classes[_seen(number // TURN)]
+                self.model.__class__ = Shown if last else self.classes[is_seen(number // TURN)]
             self.times.append(time.perf_counter())
             yield batch
 
@@ -65,13 +65,9 @@ class Turns:
         """Return of each turn whether it was with what is measured, and the median step."""
         took = [after - before for before, after in pairwise(self.times)]
         return [
-            (_seen(number), statistics.median(took[number * TURN + 1 : (number + 1) * TURN]))
+            (is_seen(number), statistics.median(took[number * TURN + 1 : (number + 1) * TURN]))
             for number in range(WARM_UP // TURN, len(took) // TURN - 1)
         ]
-
-
-def _seen(turn: int) -> bool:
-    return (turn + 1) // 2 % 2 == 1
 
 
 def fit(way: str, pairs: int, folder: Path) -> None:

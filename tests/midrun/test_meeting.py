@@ -166,6 +166,28 @@ def train(
             return
 
 
+def begin(later: list[Later], pack: Pack, seed: int) -> list[threading.Thread]:
+    """Have later ranks train until the pack is over."""
+    threads = [
+        threading.Thread(target=train, args=(rank, 10**6, random.Random(seed * 10 + place), pack, place))  # noqa: S311
+        for place, rank in enumerate(later, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def end(zero: Zero, later: list[Later], threads: list[threading.Thread], pack: Pack) -> None:
+    """End all ranks; none of them may stand."""
+    pack.over.set()
+    zero.chair.close()
+    for rank in later:
+        rank.stop()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_ranks_that_nothing_keeps_together_do_the_same_at_the_same_safe_points(group: Group, seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a repeatable walk, no secret
@@ -173,12 +195,7 @@ def test_ranks_that_nothing_keeps_together_do_the_same_at_the_same_safe_points(g
     zero = Zero(group, Loop(accumulate))
     later = [Later(group, Loop(accumulate), number) for number in (1, 2)]
     pack = Pack(3, draw.choice([1, 5, 30]))
-    threads = [
-        threading.Thread(target=train, args=(rank, 10**6, random.Random(seed * 10 + place), pack, place))  # noqa: S311
-        for place, rank in enumerate(later, 1)
-    ]
-    for thread in threads:
-        thread.start()
+    threads = begin(later, pack, seed)
     sent = batch = 0
     while sent < 20 or zero.waiting:
         batch += 1
@@ -193,13 +210,7 @@ def test_ranks_that_nothing_keeps_together_do_the_same_at_the_same_safe_points(g
             zero.loop.step += 1
         time.sleep(draw.random() * 0.002)
         zero.reach("train_batch_end")
-    pack.over.set()
-    zero.chair.close()
-    for rank in later:
-        rank.stop()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+    end(zero, later, threads, pack)
     assert len(zero.done) == 20
     assert [rank.done for rank in later] == [zero.done] * 2
 
@@ -207,11 +218,7 @@ def test_ranks_that_nothing_keeps_together_do_the_same_at_the_same_safe_points(g
 def test_what_a_meeting_has_left_in_the_store_is_gone_after_the_next(group: Group) -> None:
     zero, pack = Zero(group, Loop()), Pack(3)
     later = [Later(group, Loop(), number) for number in (1, 2)]
-    threads = [
-        threading.Thread(target=train, args=(rank, 10**6, None, pack, place)) for place, rank in enumerate(later, 1)
-    ]
-    for thread in threads:
-        thread.start()
+    threads = begin(later, pack, 0)
     keys: list[int] = []
     while len(keys) < 12:
         zero.loop.batches_begun += 1
@@ -222,13 +229,7 @@ def test_what_a_meeting_has_left_in_the_store_is_gone_after_the_next(group: Grou
         zero.reach(STEP)
         zero.loop.step += 1
         zero.reach("train_batch_end")
-    pack.over.set()
-    zero.chair.close()
-    for rank in later:
-        rank.stop()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+    end(zero, later, threads, pack)
     assert max(keys) < 30
 
 
