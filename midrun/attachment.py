@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from midrun.config import MidrunConfig
 from midrun.directory import logger_directory, mountpoint, new_run_id, run_directory
@@ -19,9 +19,11 @@ from midrun.log import tell
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
+    from midrun.checkpoints.resume import Resume
     from midrun.ending import Ending, Outcome
     from midrun.follower import Follower
     from midrun.follower import Turns as FollowerTurns
+    from midrun.loop import Loop
     from midrun.ranks import Ranks
     from midrun.run import Run
     from midrun.turns import Turns
@@ -59,6 +61,7 @@ class Attachment:
         self._outcome: Outcome = "finished"
         """How training has ended, on a later rank."""
         self._missed: set[str] = set()
+        self._resume: Resume | None = None
         self._nested: list[Trainer] = []
         """Trainers that have taken up the model while another one trains it."""
 
@@ -104,6 +107,52 @@ class Attachment:
             raise error
         self._tell(f"midrun's part of {hook} failed, and training goes on without it:\n{trace(error)}", f"broke {hook}")
 
+    # ---- checkpoints
+
+    @property
+    def resume(self) -> Resume:
+        """What the model's checkpoints have of midrun."""
+        if self._resume is None:
+            from midrun.checkpoints.resume import Resume  # noqa: PLC0415 - it loads torch
+
+            self._resume = Resume(self._at_step)
+        return self._resume
+
+    @property
+    def extra(self) -> Any:  # noqa: ANN401 - what the user gave
+        """What was given to `save_checkpoint` as `extra`, from the checkpoint that was loaded last; else None."""
+        return None if self._resume is None else self._resume.extra
+
+    def on_save_checkpoint(self, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Put into a checkpoint what is needed in order to go on from it as if training had never stopped."""
+        if self.config.midrun_enabled and module._trainer is not None:  # noqa: SLF001 - as in `setup`
+            self.resume.save(module, checkpoint, {"run_id": self._run_id})
+
+    def on_load_checkpoint(self, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Take it from there. Raises CheckpointError where the checkpoint can't be this model's."""
+        if self.config.midrun_enabled:
+            self.resume.load(module, checkpoint)
+
+    def _at_step(self, act: Callable[[], None]) -> None:
+        """Have something done at the next optimizer step, in the model's hook, before anything else is."""
+        turns, loop = self.turns, self._loop
+        if turns is None or loop is None:
+            return
+
+        def begin_step(optimizer: Any) -> None:  # noqa: ANN401 - as the hook has it
+            vars(turns).pop("begin_step", None)
+            self.quicken(loop.module)
+            act()
+            turns.begin_step(optimizer)
+
+        vars(turns)["begin_step"] = begin_step
+        self.quicken(loop.module)
+
+    @property
+    def _loop(self) -> Loop | None:
+        live = self.run or self._follower
+        return None if live is None else live.loop
+
     # ---- the hooks at which a run begins and ends
 
     def configure_callbacks(self, module: LightningModule) -> None:
@@ -122,8 +171,7 @@ class Attachment:
         trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises
         if not self.config.midrun_enabled or trainer is None or trainer.strategy._lightning_module is not module:  # noqa: SLF001 - no other way
             return
-        live = self.run or self._follower
-        loop = None if live is None else live.loop
+        loop = self._loop
         if loop is not None and loop.module is module and loop.is_running and not loop.is_of(trainer):
             # Another Trainer has the model in a hook of this one: this one goes on, and is the run.
             self._nested.append(trainer)
@@ -169,7 +217,9 @@ class Attachment:
             self._follow(trainer, module, ranks)
             return
         directory = ranks.directory = run_directory(trainer, self._run_id)
-        run = self.run = Run(self.config, self._run_id, directory, Loop(trainer, module), ranks, port=self._port)
+        loop = Loop(trainer, module)
+        self.resume.begin(loop.position, ranks)
+        run = self.run = Run(self.config, self._run_id, directory, loop, ranks, port=self._port)
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
         self.quicken(module)
@@ -183,7 +233,9 @@ class Attachment:
         from midrun.loop import Loop  # noqa: PLC0415
 
         if ranks.is_many:
-            self._follower = Follower(self.config, Loop(trainer, module), ranks)
+            loop = Loop(trainer, module)
+            self.resume.begin(loop.position, ranks)
+            self._follower = Follower(self.config, loop, ranks)
             self._ending = Ending(trainer, raised=self._raised, over=self._stop)
             self._follower.start()
             self.quicken(module)
@@ -201,6 +253,8 @@ class Attachment:
         """Stop the run, if one is live; never raises an error of midrun's own."""
         run, self.run, self.quick = self.run, None, {}
         self._ranks = None
+        if self._resume is not None:
+            self._resume.end()
         ending, self._ending = self._ending, None
         if ending is not None:
             ending.undo()

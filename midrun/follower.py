@@ -126,9 +126,20 @@ class Turns:
         if self._loop.ends_after_batch:
             raise Halt
 
+    def begin_fit(self) -> None:
+        """Note where the fit begins."""
+        self._loop.position.begin_fit()
+        self.turn()
+
     def begin_epoch(self) -> None:
-        """End all the same where the Trainer has forgotten that it was told to."""
+        """Note where the epoch begins, or end all the same where the Trainer has forgotten that it was told to."""
         self._loop.stop_again()
+        self._loop.position.begin_epoch()
+
+    def enter_validation(self) -> None:
+        """Note where a validation begins."""
+        self._loop.position.begin_validation()
+        self.turn()
 
     def end_epoch(self) -> None:
         """Reach the end of an epoch of training."""
@@ -152,7 +163,7 @@ class Turns:
         """Have SIGTERM end all ranks together: where a stage begins, Lightning has its handler."""
         self._loop.sigterm.install()
 
-    begin_training = enter_validation = turn
+    begin_training = turn
 
     def _reach(self, point: str) -> None:
         if self.member is not None and self.member.is_awaited:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from midrun.checkpoints.faults import CheckpointError
 from midrun.lightnings import is_empty
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ PARTS = {
     "on_validation_batch_end": "end_evaluation_batch",
     "on_test_batch_end": "end_evaluation_batch",
     "on_predict_batch_end": "end_evaluation_batch",
-    "on_fit_start": "turn",
+    "on_fit_start": "begin_fit",
     "on_fit_end": "end_fit",
     "on_train_start": "begin_training",
     "on_train_end": "turn",
@@ -42,8 +43,8 @@ PARTS = {
 }
 """What a live run does at each hook: a method of its turns, called with the hook's arguments."""
 
-LIFE = ("configure_callbacks", "setup", "teardown")
-"""Hooks at which a run begins and ends: what midrun does there are methods of `Attachment`, called with the model."""
+LIFE = ("configure_callbacks", "setup", "teardown", "on_save_checkpoint", "on_load_checkpoint")
+"""Hooks at which a run begins and ends, and checkpoints: methods of `Attachment`, called with the model."""
 
 HOOKS = (*LIFE, *PARTS)
 """The Lightning hooks that midrun has a part in."""
@@ -97,7 +98,7 @@ def _do(
             if name == "on_train_epoch_start":
                 attachment.quicken(module)
             getattr(attachment.turns, PARTS[name])(*args, **kwargs)
-    except Halt:
+    except (Halt, CheckpointError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever goes wrong in midrun, training goes on
         attachment.broke(name, error)

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from midrun.callbacks import Call, Caller
+from midrun.checkpoints.position import Position
 from midrun.command import Change
 from midrun.flight import Flight
 from midrun.hooks import is_reached
@@ -45,6 +46,7 @@ class Loop:
         self._trainer, self.strategy = trainer, trainer.strategy
         self.module = module
         self.flight = Flight(trainer)
+        self.position = Position(trainer, module)
         self.sigterm = Sigterm()
         """What the ranks do about it together, where there are several."""
         self._on_device = trainer.strategy.root_device.type != "cpu"

@@ -96,6 +96,7 @@ class Ranks:
         """Where ranks find each other. What an attempt that has failed has left there, nobody takes for this one's."""
         self._channel: Channel | None = None
         self._welcomed: dict[int, str] = {}
+        self._bundles = 0
         if self.own["world_size"] > 1:
             from midrun.channel import connect, is_open  # noqa: PLC0415 - only where there are several ranks
 
@@ -116,6 +117,11 @@ class Ranks:
     def others(self) -> range:
         """The numbers of the later ranks."""
         return range(1, self.own["world_size"])
+
+    def next_bundle(self) -> int:
+        """Return the number of a checkpoint: ranks that write the same ones number them alike."""
+        self._bundles += 1
+        return self._bundles
 
     @property
     def channel(self) -> Channel:

@@ -119,10 +119,16 @@ class Turns:
         """Show a sample before the first batch of an epoch; of one before it, Lightning has the metrics only now."""
         self._pipeline.spoil()
         self._loop.stop_again()
+        self._loop.position.begin_epoch()
         has_trained = self._sample.batch is not None
         self._turn(None)
         if has_trained:
             self.noted.add(self._sample)
+
+    def begin_fit(self) -> None:
+        """Show a sample before the data is loaded."""
+        self._loop.position.begin_fit()
+        self.turn()
 
     def begin_training(self) -> None:
         """Show a sample where training begins, and remember the step: by then a checkpoint is loaded."""
@@ -157,6 +163,7 @@ class Turns:
         """Count another stage's batches, and remember where training is."""
         if self._run.chair is not None:
             self._loop.sigterm.install()
+        self._loop.position.begin_validation()
         self._pipeline.spoil()
         self._batch_aside = self.sample.batch
         self._turn(None)

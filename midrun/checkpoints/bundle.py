@@ -1,0 +1,134 @@
+"""The bundle: what a checkpoint of a midrun model has under `midrun`: tensors and plain values, and nothing else.
+
+`torch.load(weights_only=True)` reads it. One rank's part is under `rank`; where there are several ranks each has its
+own, under `ranks`, and the format is the second.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import midrun
+from midrun.checkpoints.faults import CheckpointError
+from midrun.fs.tracebacks import last_line
+
+if TYPE_CHECKING:
+    from midrun.ranks import Ranks
+
+KEY = "midrun"
+"""Where in a checkpoint it is."""
+OF_ONE, OF_MANY = "midrun.checkpoint/1", "midrun.checkpoint/2"
+"""The formats: of one rank, and of several."""
+
+_PATIENCE = 60.0
+"""Seconds for which rank zero waits for what the others have."""
+_PAUSE = 0.002
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size)
+
+
+def bundle(own: dict[str, Any], ranks: Ranks | None, shared: dict[str, Any]) -> dict[str, Any]:
+    """Return the bundle of a checkpoint; on a later rank it is incomplete, and nobody writes it.
+
+    Parameters
+    ----------
+    own
+        What this rank needs.
+    ranks
+        Who trains; None where nobody does any more.
+    shared
+        What is the same on all ranks.
+    """
+    world = 1 if ranks is None else ranks.own["world_size"]
+    made = {"format": OF_ONE if world == 1 else OF_MANY, "version": midrun.__version__, "world_size": world, **shared}
+    if world == 1 or ranks is None:
+        return {**made, "rank": own}
+    return {**made, "ranks": _gathered(own, ranks)}
+
+
+def _gathered(own: dict[str, Any], ranks: Ranks) -> list[dict[str, Any] | None]:
+    """Return what each rank has told; None for one that has told nothing."""
+    rank, number = ranks.own["rank"], ranks.next_bundle()
+    found: list[dict[str, Any] | None] = [None] * ranks.own["world_size"]
+    found[rank] = own
+    with suppress(ConnectionError, RuntimeError):  # The others, or rank zero, can't be told anything.
+        if rank:
+            file = io.BytesIO()
+            torch.save(own, file)
+            ranks.channel.put(f"bundle/{number}/{rank}", base64.b64encode(file.getvalue()).decode())
+            return found
+        deadline = time.monotonic() + _PATIENCE
+        for other in ranks.others:
+            key = f"bundle/{number}/{other}"
+            while (told := ranks.channel.get(key)) is None and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+            ranks.channel.forget(key)
+            if told is not None:
+                found[other] = torch.load(io.BytesIO(base64.b64decode(told)), weights_only=True)
+    return found
+
+
+def read(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the bundle of a checkpoint, or None where there is none. Raises CheckpointError where it is no bundle."""
+    found = checkpoint.get(KEY)
+    if found is None:
+        return None
+    told = found.get("format") if isinstance(found, dict) else None
+    if told not in (OF_ONE, OF_MANY):
+        raise CheckpointError(
+            f"what midrun has in the checkpoint has the format {told!r}, not {OF_ONE!r} or {OF_MANY!r}: it was "
+            "written by another version of midrun, or its key 'midrun' is somebody else's"
+        )
+    return dict(found)
+
+
+def part_of(found: dict[str, Any], rank: int, world_size: int) -> tuple[dict[str, Any] | None, str | None]:
+    """Return what one rank has in a bundle, or None and why it has nothing there."""
+    if found["world_size"] != world_size:
+        wrote = f"{found['world_size']} rank{'s' if found['world_size'] > 1 else ''}"
+        return None, f"the checkpoint was written by {wrote}, and there are {world_size} now"
+    part = found["rank"] if world_size == 1 else found["ranks"][rank]
+    return part, None if part is not None else f"rank {rank} had told nothing when the checkpoint was written"
+
+
+def refusal(value: Any, path: str) -> str | None:  # noqa: ANN401 - what a user gives
+    """Return why `torch.load(weights_only=True)` would refuse a value, and where in it that is; None if it would not."""
+    if isinstance(value, dict):
+        parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
+        parts += [(f"the key {key!r} of {path}", key) for key in value]
+    elif isinstance(value, list | tuple | set):
+        parts = [(f"{path}[{number}]", part) for number, part in enumerate(value)]
+    else:
+        parts = []
+    if not (isinstance(value, _PLAIN) and type(value) in {*_PLAIN, torch.nn.Parameter}) and type(value) not in {
+        *(dict, list, tuple, set)
+    }:
+        return f"{path} is of type {type(value).__name__}"
+    return next((why for name, part in parts if (why := refusal(part, name)) is not None), None)
+
+
+def of_another_model(checkpoint: Mapping[str, Any], module: torch.nn.Module) -> str | None:
+    """Return in what the weights of a checkpoint are not those of a model, or None."""
+    try:
+        theirs, ours = checkpoint["state_dict"], module.state_dict()
+    except Exception as error:  # noqa: BLE001 - a model's own state_dict is anybody's code
+        return f"it has no weights ({last_line(error)})"
+    lacks, has = [name for name in ours if name not in theirs], [name for name in theirs if name not in ours]
+    if lacks or has:
+        parts = (("it lacks", lacks), ("the model lacks", has))
+        return "; ".join(f"{word} {', '.join(names[:5])}" for word, names in parts if names)
+    for name, tensor in ours.items():
+        shape = getattr(theirs[name], "shape", None)
+        if isinstance(tensor, torch.Tensor) and shape != tensor.shape and not _is_lazy(tensor):
+            return f"{name} has the shape {tuple(shape or ())}, and in the model {tuple(tensor.shape)}"
+    return None
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    return torch.nn.parameter.is_lazy(tensor)

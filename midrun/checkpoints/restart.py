@@ -1,0 +1,329 @@
+"""Restart: takes training to where a checkpoint was written, and has it go on from there as if it had never stopped.
+
+Lightning goes back to the beginning of the loader, to the next batch, and to neither validation nor epoch end that were
+due. So its loops are taken over for one turn: the generators get the states that they had when the loaders were made,
+and when the epoch was begun; the loader is advanced; what was logged, accumulated and computed so far is put back; and
+what was still to come of the batch, the validation or the epoch is done by Lightning's own code, without the hooks that
+had run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.loops.fit_loop import RestartStage
+
+from midrun.checkpoints import generators, results
+from midrun.checkpoints.loaders import in_use, is_stateful
+from midrun.checkpoints.position import (
+    BETWEEN,
+    EPOCH_END,
+    IN_BATCH,
+    OVER,
+    STEP,
+    VALIDATED,
+    VALIDATION_END,
+    Position,
+    gradients_into,
+)
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+_LIMITLESS = -1
+"""What Lightning has in place of a limit where there is none."""
+
+
+class Restart:
+    """The way back to where a checkpoint was written, in one fit.
+
+    Parameters
+    ----------
+    trainer
+        The Trainer, whose loops have yet to be loaded and run.
+    module
+        The model.
+    position
+        Where training is, which is told of it.
+    told
+        What this rank has in the bundle, see `Position.told`.
+    at_step
+        Called with what is to be done at the next optimizer step, before anything else is.
+    doubts
+        Where it is told why training may go on in another way than it would have.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        position: Position,
+        told: dict[str, Any],
+        at_step: Callable[[Callable[[], None]], None],
+        doubts: list[str],
+    ) -> None:
+        self._trainer, self._module, self._position = trainer, module, position
+        self._told, self._at_step, self._doubts = told, at_step, doubts
+        self._fit: Any = trainer.fit_loop
+        self._epoch: Any = trainer.fit_loop.epoch_loop
+        self._limits: tuple[Any, Any] | None = None
+        """Lightning's, while they are lifted."""
+
+    def arm(self) -> None:
+        """Take over when the fit begins. A checkpoint of between two epochs, or of a fit that is over, needs none."""
+        where = self._told["where"]
+        if where == OVER:
+            return
+        if where == BETWEEN:
+            self._doubts.append("it was written where no epoch was under way")
+            return
+        if where == IN_BATCH:
+            self._doubts.append("it was written in the midst of a batch, which is done again from its beginning")
+        if self._told["untold"]:
+            self._doubts.append(f"what {', '.join(self._told['untold'])} had accumulated is lost")
+        vars(self._fit)["run"] = self._run
+
+    def disarm(self) -> None:
+        """Leave the loops alone."""
+        for loop in (self._fit, self._epoch):
+            for name in ("run", "reset", "on_run_start"):
+                vars(loop).pop(name, None)
+        self._limit_again()
+
+    # ---- in the place of Lightning's loops, each once
+
+    def _run(self) -> None:
+        fit, data = self._fit, self._told["data"]
+        del fit.run
+        self._lift_limits()
+        vars(fit).update(reset=self._reset, on_run_start=self._begin)
+        if not self._uses_states():
+            fit._combined_loader_states_to_load = []  # noqa: SLF001 - they are drawn from anew, see `_bring`
+        if data["made"] is not None:
+            generators.restore(data["made"])
+        self._position.adopt(data)
+        try:
+            fit.run()
+        finally:
+            self.disarm()
+
+    def _reset(self) -> None:
+        """Be where the checkpoint was written, in place of what Lightning guesses."""
+        fit, epoch = self._fit, self._epoch
+        del fit.reset
+        self._limit_again()
+        torch.set_grad_enabled(True)
+        for loop in (fit, epoch, epoch.val_loop):
+            # Its properties would say otherwise where training has a limit of steps.
+            vars(loop).update(_restarting=False, _loaded_from_state_dict=False, _resuming_from_checkpoint=False)
+            loop.reset_restart_stage()
+        if self._told["where"] in {STEP, IN_BATCH}:
+            for progress in (epoch.batch_progress, epoch.automatic_optimization.optim_progress.optimizer.step):
+                progress.total.reset_on_restart()
+                progress.current.reset_on_restart()
+            epoch.batch_progress.is_last_batch = False
+        if self._told["where"] != EPOCH_END:
+            fit._restart_stage = RestartStage.RESTARTED_MID_EPOCH  # noqa: SLF001 - Lightning's own mark: the epoch has begun
+        data = self._told["data"]
+        if data["made"] is not None and self._trainer.num_sanity_val_steps:
+            # The sanity check, which there is none of now, has the loaders of the validation made.
+            generators.restore(data["made"])
+
+    def _lift_limits(self) -> None:
+        """Have Lightning go on where a fit was at its last step or epoch, to what was still to come of it."""
+        self._limits = (self._fit.max_epochs, self._epoch.max_steps)
+        self._fit.max_epochs, self._epoch.max_steps = _LIMITLESS, _LIMITLESS
+
+    def _limit_again(self) -> None:
+        limits, self._limits = self._limits, None
+        if limits is not None:
+            self._fit.max_epochs, self._epoch.max_steps = limits
+
+    def _begin(self) -> None:
+        """Begin training, or go on from the end of an epoch."""
+        fit = self._fit
+        del fit.on_run_start
+        completed = fit.epoch_progress.current.completed
+        fit.on_run_start()
+        fit.epoch_progress.current.completed = completed
+        self._average_again()
+        if self._told["where"] == EPOCH_END:
+            self._recall()
+            self._finish_epoch()
+        else:
+            vars(self._epoch)["run"] = self._run_epoch
+            self._lift_limits()
+
+    def _run_epoch(self, fetcher: Any) -> None:  # noqa: ANN401 - Lightning's own
+        epoch, where = self._epoch, self._told["where"]
+        del epoch.run
+        self._limit_again()
+        self._bring(fetcher)
+        self._recall()
+        match where:
+            case "on_train_batch_end":
+                self._finish_batch()
+                epoch.on_advance_end(fetcher)
+            case "on_validation_epoch_end" | "on_validation_end":
+                self._finish_validation()
+                epoch._skip_next_val = True  # noqa: SLF001 - Lightning's own mark
+                epoch.on_advance_end(fetcher)
+            case "in a validation":
+                epoch.on_advance_end(fetcher)
+            case "on_before_optimizer_step":
+                self._at_step(self._overwrite)
+        vars(epoch).update(reset=self._keep, on_run_start=self._enter_epoch)
+        epoch.run(fetcher)
+
+    def _keep(self) -> None:
+        """Keep the progress, in place of beginning the epoch."""
+        del self._epoch.reset
+
+    def _enter_epoch(self, fetcher: Any) -> None:  # noqa: ANN401 - as above
+        """Go on with the iterator that there is, in place of making a new one."""
+        epoch = self._epoch
+        del epoch.on_run_start
+        vars(epoch)["_restarting"] = True
+        try:
+            epoch.on_run_start(fetcher)
+        finally:
+            vars(epoch)["_restarting"] = False
+
+    def _average_again(self) -> None:
+        """Have Lightning's weight averaging take up its work, as it only does at the beginning of an epoch.
+
+        Then it changes learning rates and buffers, which are as they should be.
+        """
+        module = self._module
+        for callback in self._trainer.callbacks:  # type: ignore[attr-defined]  # set by one of its connectors
+            if isinstance(callback, StochasticWeightAveraging):
+                groups = [dict(group) for optimizer in self._trainer.optimizers for group in optimizer.param_groups]
+                buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+                callback.on_train_epoch_start(self._trainer, module)
+                here = (group for optimizer in self._trainer.optimizers for group in optimizer.param_groups)
+                for group, before in zip(here, groups, strict=True):
+                    group.update(before)
+                module.load_state_dict(buffers, strict=False)
+                if self._told["where"] == EPOCH_END:
+                    callback.on_train_epoch_end(self._trainer)
+
+    # ---- the way there
+
+    def _uses_states(self) -> bool:
+        """Whether loaders that know their own position are asked to go there.
+
+        One that has counted the batch that is in flight would leave it out.
+        """
+        return self._told["where"] not in {STEP, IN_BATCH}
+
+    def _bring(self, fetcher: Any) -> None:  # noqa: ANN401 - as above
+        """Bring the loaders to where they were."""
+        data, loaders, number = self._told["data"], in_use(self._trainer), self._trainer.current_epoch
+        has_own = bool(loaders.all) and all(map(is_stateful, loaders.all)) and self._uses_states()
+        if data["begun"] is None:
+            self._doubts.append("it has nothing of where its epoch began")
+        elif not has_own:
+            generators.restore(data["begun"])
+            if number > 0:
+                self._doubts += [f"{path} is not in the loaders any more" for path in loaders.restore(data["marks"])]
+                iter(fetcher)
+            loaders.advance(fetcher, self._told["batches"])
+            self._doubts += loaders.doubts(number)
+
+    def _recall(self) -> None:
+        """Put back what was logged, accumulated and computed so far."""
+        told, trainer, module = self._told, self._trainer, self._module
+        results.restore(self._epoch._results, told["results"], trainer)  # noqa: SLF001 - Lightning shows it nowhere else
+        results.show(trainer, told["shown"])
+        lost = results.accumulate(module, told["metrics"])
+        self._doubts += [f"the model has no {name} any more" for name in lost]
+        modules = dict(module.named_modules())
+        for name in told["evaluates"]:
+            if name in modules:
+                modules[name].training = False
+        if "gradients" in told:
+            gradients_into(module, told["gradients"])
+        if told["where"] == EPOCH_END:
+            in_use(trainer).restore(told["data"]["now"])
+        validation = told["data"]["validation"]
+        if told["where"] in {STEP, IN_BATCH}:
+            # The batch is begun again; and if it is the first, the order of all is drawn with it.
+            if told["batches"]:
+                generators.restore(told["rng"])
+            if trainer._logger_connector._first_loop_iter:  # noqa: SLF001 - as above
+                trainer._logger_connector._first_loop_iter = None  # noqa: SLF001 - as above
+        else:
+            generators.restore(told["rng"] if validation is None else validation)
+
+    # ---- what was still to come
+
+    def _finish_batch(self) -> None:
+        """Do what comes between the last hook of a batch and what may follow it, as Lightning's `advance` does."""
+        connector = self._trainer._logger_connector  # noqa: SLF001 - as above
+        connector.on_batch_end()
+        self._epoch.batch_progress.increment_completed()
+        connector.update_train_step_metrics()
+
+    def _finish_validation(self) -> None:
+        trainer, loop, told = self._trainer, self._epoch.val_loop, self._told
+        connector = trainer._logger_connector  # noqa: SLF001 - as above
+        trainer.validating = True
+        try:
+            with self._muted():
+                if told["where"] == VALIDATED:
+                    results.restore(loop._results, told["validated"], trainer)  # noqa: SLF001 - as above
+                    loop._logged_outputs = told["outputs"]  # noqa: SLF001 - as above
+                    loop._module_mode.capture(self._module)  # noqa: SLF001 - what it gives back at the end
+                    loop.on_run_end()
+                elif told["where"] == VALIDATION_END:
+                    loop._on_evaluation_end()  # noqa: SLF001 - as above
+        finally:
+            trainer.training = True
+            connector._first_loop_iter = self._epoch.batch_progress.current.ready == 1  # noqa: SLF001 - as Lightning has it there
+
+    def _finish_epoch(self) -> None:
+        fit = self._fit
+        for progress in (fit.epoch_progress.current, fit.epoch_progress.total):
+            progress.processed -= 1
+        with self._muted():
+            fit.on_advance_end()
+        fit.on_iteration_done()
+
+    def _overwrite(self) -> None:
+        """Have what the batch that was in flight had computed, in place of what it has now."""
+        told, trainer = self._told, self._trainer
+        gradients_into(self._module, told["gradients"])
+        here = dict(self._module.named_buffers())
+        with torch.no_grad():
+            for name, buffer in told["buffers"].items():
+                if name in here:
+                    here[name].copy_(buffer)
+        results.restore(self._epoch._results, told["results"], trainer)  # noqa: SLF001 - as above
+        results.accumulate(self._module, told["metrics"])
+        results.show(trainer, told["shown"])
+        generators.restore(told["rng"])
+
+    @contextmanager
+    def _muted(self) -> Iterator[None]:
+        """Leave out those parts of the hook that had run."""
+        hook, keys = self._told["hook"]["name"], list(self._told["hook"]["callbacks"])
+        muted: list[Any] = [self._module] if self._told["hook"]["module"] else []
+        for callback in self._trainer.callbacks:  # type: ignore[attr-defined]  # set by one of its connectors
+            if callback.state_key in keys:
+                keys.remove(callback.state_key)
+                muted.append(callback)
+        for one in muted:
+            vars(one)[hook] = _nothing
+        try:
+            yield
+        finally:
+            for one in muted:
+                vars(one).pop(hook, None)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Be a hook that has run."""
