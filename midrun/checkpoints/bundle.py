@@ -30,7 +30,6 @@ OF_ONE, OF_MANY = "midrun.checkpoint/1", "midrun.checkpoint/2"
 _PATIENCE = 60.0
 """Seconds for which rank zero waits for what the others have."""
 _PAUSE = 0.002
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size)
 
 
 def bundle(own: dict[str, Any], ranks: Ranks | None, shared: dict[str, Any]) -> dict[str, Any]:
@@ -95,22 +94,6 @@ def part_of(found: dict[str, Any], rank: int, world_size: int) -> tuple[dict[str
         return None, f"the checkpoint was written by {wrote}, and there are {world_size} now"
     part = found["rank"] if world_size == 1 else found["ranks"][rank]
     return part, None if part is not None else f"rank {rank} had told nothing when the checkpoint was written"
-
-
-def refusal(value: Any, path: str) -> str | None:  # noqa: ANN401 - what a user gives
-    """Return why `torch.load(weights_only=True)` would refuse a value, and where in it that is; None if it would not."""
-    if isinstance(value, dict):
-        parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
-        parts += [(f"the key {key!r} of {path}", key) for key in value]
-    elif isinstance(value, list | tuple | set):
-        parts = [(f"{path}[{number}]", part) for number, part in enumerate(value)]
-    else:
-        parts = []
-    if not (isinstance(value, _PLAIN) and type(value) in {*_PLAIN, torch.nn.Parameter}) and type(value) not in {
-        *(dict, list, tuple, set)
-    }:
-        return f"{path} is of type {type(value).__name__}"
-    return next((why for name, part in parts if (why := refusal(part, name)) is not None), None)
 
 
 def of_another_model(checkpoint: Mapping[str, Any], module: torch.nn.Module) -> str | None:

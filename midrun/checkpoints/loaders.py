@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypedDict
+from functools import partial
+from typing import Any, NamedTuple, TypedDict
 
 from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
@@ -61,6 +62,87 @@ def _places(loader: object) -> Iterator[tuple[str, Any, str]]:
             yield ".".join(filter(None, (place, name))), part, name
 
 
+class Begun(NamedTuple):
+    """Where a loader has begun again within an epoch, as a shorter one of several does."""
+
+    loader: int
+    rng: dict[str, Any]
+    marks: Marks
+
+
+class Cycle:
+    """Loaders of which shorter ones begin again, by Lightning's `CombinedLoader`, and what was drawn then.
+
+    Lightning makes the new iterator in the midst of an epoch, and tells nobody.
+
+    Parameters
+    ----------
+    combined
+        Lightning's loader, which is listened to until `end`.
+    """
+
+    def __init__(self, combined: Any) -> None:  # noqa: ANN401 - Lightning's own
+        self.begun: list[Begun] = []
+        """In the present epoch, in their order."""
+        self.told: list[Begun] = []
+        """Where loaders are to begin as they have in another process."""
+        self._combined, self._class = combined, type(combined)
+        cycle = self
+
+        class Listened(self._class):  # type: ignore[misc,name-defined]  # whatever class it is
+            def __iter__(self) -> Any:  # noqa: ANN401 - as Lightning has it
+                made = super().__iter__()
+                cycle.listen()
+                return made
+
+        combined.__class__ = Listened
+        self.listen()
+
+    def listen(self) -> None:
+        """Listen to the iterators that there are now."""
+        self.begun = []
+        mode = self._combined._iterator  # noqa: SLF001 - Lightning shows it nowhere
+        if mode is not None:
+            mode.iterables = [
+                _Again(loader, partial(self._begin, number)) for number, loader in enumerate(mode.iterables)
+            ]
+
+    def _begin(self, number: int, loader: object) -> None:
+        if self.told:
+            told = self.told.pop(0)
+            generators.restore(told.rng)
+            give(loader, told.marks)
+        self.begun.append(Begun(number, generators.states().plain(), marks_of(loader)))
+
+    def is_of(self, combined: object) -> bool:
+        """Whether that is the loader that is listened to."""
+        return self._combined is combined
+
+    def end(self) -> None:
+        """Leave the loader as it was."""
+        self._combined.__class__ = self._class
+
+
+class _Again:
+    """A loader that tells when it begins again."""
+
+    def __init__(self, loader: Any, tell: Callable[[object], None]) -> None:  # noqa: ANN401 - anybody's loader
+        self._loader, self._tell = loader, tell
+
+    def __iter__(self) -> Iterator[Any]:
+        self._tell(self._loader)
+        return iter(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+def cycle_of(combined: Any) -> Cycle | None:  # noqa: ANN401 - as above
+    """Return what listens to loaders of which some may begin again; None where none does."""
+    begins = len(combined.flattened) > 1 and combined._mode == "max_size_cycle"  # noqa: SLF001 - Lightning shows it nowhere
+    return Cycle(combined) if begins else None
+
+
 class Loaders:
     """The loaders of a fit, by Lightning's `CombinedLoader`.
 
@@ -84,19 +166,19 @@ class Loaders:
 
     def advance(self, fetcher: Any, count: int) -> None:  # noqa: ANN401 - Lightning's own
         """Have so many batches behind it. What need not be loaded for that is not."""
+        if fetcher.length is None:
+            fetcher.fetched -= count
         iterators = getattr(getattr(self._combined, "_iterator", None), "iterators", [])
         own = iterators[0] if len(iterators) == 1 else None
         if type(own) is _SingleProcessDataLoaderIter and self._draws_by_index(self.all[0]):
             for _ in range(count):
-                next(own._sampler_iter)  # type: ignore[attr-defined]  # noqa: SLF001 - torch offers no way to skip
-            own._num_yielded += count  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+                next(own._sampler_iter)  # noqa: SLF001 - torch offers no way to skip
+            own._num_yielded += count  # noqa: SLF001 - as above
             self._combined._iterator._idx += count  # noqa: SLF001 - as above
             return
         for _ in range(count):
             # A fetcher that does not know the length has one batch more in its hands.
             next(fetcher if fetcher.length is None else fetcher.iterator)
-        if fetcher.length is None:
-            fetcher.fetched -= count
 
     @staticmethod
     def _draws_by_index(loader: Any) -> bool:  # noqa: ANN401 - anybody's loader
@@ -130,8 +212,6 @@ class Loaders:
                 )
             if getattr(loader, "persistent_workers", False) and epoch > 0:
                 found.append("what workers that persist have drawn in earlier epochs is lost")
-        if len(self.all) > 1 and getattr(self._combined, "_mode", None) == "max_size_cycle" and _differ(self.all):
-            found.append("a shorter loader that begins again within the epoch may be shuffled in another way")
         return found
 
 
@@ -151,13 +231,6 @@ def _values(part: Any) -> list[Any]:  # noqa: ANN401 - as above
 
 def _is_known(sampler: object) -> bool:
     return type(sampler).__module__.split(".")[0] in {"torch", "lightning", "pytorch_lightning", "torchdata"}
-
-
-def _differ(loaders: list[Any]) -> bool:
-    try:
-        return len({len(loader) for loader in loaders}) > 1
-    except TypeError:
-        return True
 
 
 def in_use(trainer: Any) -> Loaders:  # noqa: ANN401 - either package's Trainer

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 
 from midrun.checkpoints import generators, results
-from midrun.checkpoints.loaders import Marks, give, in_use, marks_of
+from midrun.checkpoints.loaders import Cycle, Marks, cycle_of, give, in_use, marks_of
+from midrun.checkpoints.plain import refusal
 from midrun.lightnings import is_lightnings
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class Position:
         """What they had at the beginning of the epoch."""
         self._adopted: list[Marks] | None = None
         """What they are to have when they are made, where another process has made them before."""
+        self.cycle: Cycle | None = None
+        """What listens to loaders that begin again within an epoch."""
+        self._steps_before = 0
+        """Steps before the batch, of a model that optimizes manually."""
         self._validation: generators.States | None = None
         """The generators before the validation that is under way."""
 
@@ -74,7 +79,12 @@ class Position:
 
     def begin_fit(self) -> None:
         """Note where the fit begins: its loaders are yet to be made."""
-        self._made, self._first, self._adopted = generators.states(), [], None
+        if self._adopted is None:
+            self._made = generators.states()
+        elif isinstance(self._made, dict):
+            generators.restore(self._made)
+        self._first, self._steps_before = [], self._manual.total.completed
+        vars(self._trainer.fit_loop.epoch_loop.manual_optimization)["on_run_start"] = self._begin_manual
         strategy = self._trainer.strategy
         vars(strategy).pop("process_dataloader", None)
         process = strategy.process_dataloader
@@ -86,6 +96,16 @@ class Position:
             return loader
 
         vars(strategy)["process_dataloader"] = process_dataloader
+
+    @property
+    def _manual(self) -> Any:  # noqa: ANN401 - Lightning's own
+        return self._trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+
+    def _begin_manual(self) -> None:
+        """Note how many steps there were before a batch of a model that optimizes manually, as Lightning begins it."""
+        self._steps_before = self._manual.total.completed
+        loop = self._trainer.fit_loop.epoch_loop.manual_optimization
+        type(loop).on_run_start(loop)
 
     def _note(self, loader: object) -> None:
         """Note what a loader has of its own, which Lightning takes its first batches from next."""
@@ -99,6 +119,23 @@ class Position:
         vars(self._trainer.strategy).pop("process_dataloader", None)
         self._begun = generators.states()
         self._marks = in_use(self._trainer).marks()
+        self.listen()
+
+    def listen(self) -> None:
+        """Listen to loaders that begin again within an epoch."""
+        combined = self._trainer.fit_loop._combined_loader  # noqa: SLF001 - Lightning shows only what the user gave
+        if combined is not None and (self.cycle is None or not self.cycle.is_of(combined)):
+            if self.cycle is not None:
+                self.cycle.end()
+            self.cycle = cycle_of(combined)
+
+    def end(self) -> None:
+        """Leave the loaders and the loops as they were."""
+        vars(self._trainer.strategy).pop("process_dataloader", None)
+        vars(self._trainer.fit_loop.epoch_loop.manual_optimization).pop("on_run_start", None)
+        cycle, self.cycle = self.cycle, None
+        if cycle is not None:
+            cycle.end()
 
     def begin_validation(self) -> None:
         """Note where a validation begins."""
@@ -128,6 +165,8 @@ class Position:
                 "first": self._first,
                 "marks": self._marks,
                 "now": in_use(self._trainer).marks(),
+                "again": [tuple(begun) for begun in self.cycle.begun] if self.cycle is not None else [],
+                "ahead": self._ahead(),
                 "validation": _plain(self._validation) if spot.where == IN_VALIDATION else None,
             },
             "batches": progress.processed,
@@ -149,6 +188,11 @@ class Position:
             told["buffers"] = {name: buffer.detach().clone() for name, buffer in self._module.named_buffers()}
         return told
 
+    def _ahead(self) -> list[Any]:
+        """Return the batches that were loaded before their turn: a loader without a length is one ahead."""
+        batches: list[Any] = getattr(self._trainer.fit_loop._data_fetcher, "batches", [])  # noqa: SLF001 - as above
+        return list(batches) if refusal(batches, "the next batch") is None else []
+
     def _evaluating(self) -> list[str]:
         """Return the names of the modules that are in evaluation mode in training."""
         if self._trainer.validating:
@@ -168,8 +212,9 @@ class Position:
         hook, callback = _hook_above(sys._getframe())  # noqa: SLF001 - Lightning keeps no other track of it
         if trainer.state.fn != "fit" or hook in ENDS:
             return Spot(OVER, hook, [], module=False)
-        # A model that optimizes manually is in the midst of its own code there.
-        is_exact = hook != STEP or bool(self._module.automatic_optimization)
+        # What a model that optimizes manually has done between two steps of a batch can't be done again.
+        is_first = bool(self._module.automatic_optimization) or self._manual.total.completed == self._steps_before
+        is_exact = hook != STEP or is_first
         if hook in {STEP, BATCH_END, VALIDATED, VALIDATION_END, EPOCH_END} and is_exact and not trainer.sanity_checking:
             return Spot(hook, hook, *self._done(hook, callback))
         batch: Any = trainer.fit_loop.epoch_loop.batch_progress.current

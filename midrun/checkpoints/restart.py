@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.loops.fit_loop import RestartStage
 
 from midrun.checkpoints import generators, results
-from midrun.checkpoints.loaders import in_use, is_stateful
+from midrun.checkpoints.loaders import Begun, in_use, is_stateful
 from midrun.checkpoints.position import (
     BETWEEN,
     EPOCH_END,
@@ -33,6 +33,7 @@ from midrun.checkpoints.position import (
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
+    from torch import Tensor
 
 _LIMITLESS = -1
 """What Lightning has in place of a limit where there is none."""
@@ -55,6 +56,8 @@ class Restart:
         Called with what is to be done at the next optimizer step, before anything else is.
     doubts
         Where it is told why training may go on in another way than it would have.
+    precise
+        Weights of the checkpoint that are of another type than the model has before Lightning sets it up.
     """
 
     def __init__(
@@ -65,9 +68,10 @@ class Restart:
         told: dict[str, Any],
         at_step: Callable[[Callable[[], None]], None],
         doubts: list[str],
+        precise: dict[str, Tensor],
     ) -> None:
         self._trainer, self._module, self._position = trainer, module, position
-        self._told, self._at_step, self._doubts = told, at_step, doubts
+        self._told, self._at_step, self._doubts, self._precise = told, at_step, doubts, precise
         self._fit: Any = trainer.fit_loop
         self._epoch: Any = trainer.fit_loop.epoch_loop
         self._limits: tuple[Any, Any] | None = None
@@ -85,6 +89,7 @@ class Restart:
             self._doubts.append("it was written in the midst of a batch, which is done again from its beginning")
         if self._told["untold"]:
             self._doubts.append(f"what {', '.join(self._told['untold'])} had accumulated is lost")
+        self._position.adopt(self._told["data"])
         vars(self._fit)["run"] = self._run
 
     def disarm(self) -> None:
@@ -105,11 +110,20 @@ class Restart:
             fit._combined_loader_states_to_load = []  # noqa: SLF001 - they are drawn from anew, see `_bring`
         if data["made"] is not None:
             generators.restore(data["made"])
-        self._position.adopt(data)
+        self._exactly_as_it_was()
         try:
             fit.run()
         finally:
             self.disarm()
+
+    def _exactly_as_it_was(self) -> None:
+        """Load anew what Lightning has loaded before it gave the model its precision."""
+        here = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        with torch.no_grad():
+            for name, tensor in self._precise.items():
+                if name in here and here[name].dtype == tensor.dtype:
+                    here[name].copy_(tensor)
+        self._precise = {}
 
     def _reset(self) -> None:
         """Be where the checkpoint was written, in place of what Lightning guesses."""
@@ -122,7 +136,8 @@ class Restart:
             vars(loop).update(_restarting=False, _loaded_from_state_dict=False, _resuming_from_checkpoint=False)
             loop.reset_restart_stage()
         if self._told["where"] in {STEP, IN_BATCH}:
-            for progress in (epoch.batch_progress, epoch.automatic_optimization.optim_progress.optimizer.step):
+            automatic, manual = epoch.automatic_optimization.optim_progress.optimizer.step, epoch.manual_optimization
+            for progress in (epoch.batch_progress, automatic, manual.optim_step_progress):
                 progress.total.reset_on_restart()
                 progress.current.reset_on_restart()
             epoch.batch_progress.is_last_batch = False
@@ -231,8 +246,19 @@ class Restart:
             if number > 0:
                 self._doubts += [f"{path} is not in the loaders any more" for path in loaders.restore(data["marks"])]
                 iter(fetcher)
+            self._position.listen()
+            cycle = self._position.cycle
+            if cycle is not None:
+                cycle.told = [Begun(number, rng, marks) for number, rng, marks in data["again"]]
             loaders.advance(fetcher, self._told["batches"])
+            self._put_ahead()
             self._doubts += loaders.doubts(number)
+
+    def _put_ahead(self) -> None:
+        """Have the batches that were loaded before their turn, in place of those that are loaded now."""
+        fetcher, ahead = self._fit._data_fetcher, self._told["data"]["ahead"]  # noqa: SLF001 - Lightning shows it nowhere
+        if ahead and len(getattr(fetcher, "batches", ())) == len(ahead):
+            fetcher.batches = list(ahead)
 
     def _recall(self) -> None:
         """Put back what was logged, accumulated and computed so far."""
@@ -305,6 +331,7 @@ class Restart:
         results.restore(self._epoch._results, told["results"], trainer)  # noqa: SLF001 - as above
         results.accumulate(self._module, told["metrics"])
         results.show(trainer, told["shown"])
+        self._put_ahead()
         generators.restore(told["rng"])
 
     @contextmanager

@@ -70,6 +70,8 @@ class Resume:
         """End it: there is nobody any more to gather anything from. Where it was stays known."""
         self.forget()
         self.ranks = None
+        if self.position is not None:
+            self.position.end()
 
     # ---- writing
 
@@ -134,7 +136,13 @@ class Resume:
             record["reasons"].append(why or "midrun does not run")
             return
         record["where"] = part["where"]
-        self._restart = Restart(trainer, module, self.position, part, self._at_step, record["reasons"])
+        ours = module.state_dict()
+        precise = {
+            name: tensor
+            for name, tensor in checkpoint["state_dict"].items()
+            if name in ours and getattr(ours[name], "dtype", None) != getattr(tensor, "dtype", None)
+        }
+        self._restart = Restart(trainer, module, self.position, part, self._at_step, record["reasons"], precise)
         self._restart.arm()
 
     def forget(self) -> None:
