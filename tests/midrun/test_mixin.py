@@ -42,11 +42,12 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Deed]:
 
 
 def all_stages(model: L.LightningModule, root: Path) -> None:
-    """Fit with validation, and validate, test and predict."""
+    """Fit with validation, save, and validate, test from what was saved, and predict."""
     fitting = trainer(root, max_epochs=2, num_sanity_val_steps=1)
     fitting.fit(model, batches(2), batches(1))
+    fitting.save_checkpoint(root / "model.ckpt")
     fitting.validate(model, batches(1), verbose=False)
-    fitting.test(model, batches(1), verbose=False)
+    fitting.test(model, batches(1), ckpt_path=root / "model.ckpt", weights_only=True, verbose=False)
     fitting.predict(model, batches(1))
 
 
