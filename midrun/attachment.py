@@ -218,8 +218,8 @@ class Attachment:
             return
         directory = ranks.directory = run_directory(trainer, self._run_id)
         loop = Loop(trainer, module)
-        self.resume.begin(loop.position, ranks)
-        run = self.run = Run(self.config, self._run_id, directory, loop, ranks, port=self._port)
+        run = self.run = Run(self.config, self._run_id, directory, loop, ranks, self.resume, port=self._port)
+        self.resume.begin(loop.position, ranks, run.log.say)
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
         self.quicken(module)
@@ -234,7 +234,7 @@ class Attachment:
 
         if ranks.is_many:
             loop = Loop(trainer, module)
-            self.resume.begin(loop.position, ranks)
+            self.resume.begin(loop.position, ranks, lambda _: None)
             self._follower = Follower(self.config, loop, ranks)
             self._ending = Ending(trainer, raised=self._raised, over=self._stop)
             self._follower.start()

@@ -16,6 +16,7 @@ from pathlib import Path
 from midrun import finite, records, torch_debug
 from midrun.artifacts import FOLDERS, Store
 from midrun.chair import Chair
+from midrun.checkpoints.resume import Resume
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
@@ -68,6 +69,8 @@ class Run:
         What is watched.
     ranks
         Who trains.
+    resume
+        What the model's checkpoints have of midrun.
     port
         A port to try first: the one that the last fit had.
     """
@@ -79,11 +82,12 @@ class Run:
         directory: str,
         loop: Loop,
         ranks: Ranks,
+        resume: Resume,
         *,
         port: int | None = None,
     ) -> None:
         fill_standard_streams()
-        self.config, self.run_id, self.loop = config, run_id, loop
+        self.config, self.run_id, self.loop, self.resume = config, run_id, loop, resume
         self.roll = Roll(ranks, loop, lambda: self.sample, self.log_crash, self._hold_for)
         self.chair: Chair | None = Chair(self, ranks) if ranks.is_many else None
         """What has all ranks do the same, where there are several."""

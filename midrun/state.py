@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from midrun.checkpoints.resume import ResumeRecord
 from midrun.control_log import ControlLogRecord
 from midrun.ending import ExceptionRecord
 from midrun.finite import FiniteRecord
@@ -192,6 +193,11 @@ class State(Dir):
         """The hold that is active; `{}` while there is none."""
         active = self._run.holds.active
         return {} if active is None else active.record()
+
+    @file("resume.json", cached=False)
+    def resume(self) -> ResumeRecord | dict[str, Any]:
+        """The checkpoint that this session has gone on from, and whether exactly; `{}` where there is none."""
+        return self._run.resume.record or {}
 
     @file("finite-check.json", cached=False)
     def finite_check(self) -> FiniteRecord:

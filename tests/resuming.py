@@ -22,7 +22,7 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor, nn
 from torch.optim import lr_scheduler as schedulers
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, WeightedRandomSampler, random_split
-from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]  # it has no types
 
 from midrun import MidrunMixin
 
@@ -84,7 +84,7 @@ class Drawing(Rows):
     def __init__(self) -> None:
         super().__init__()
         self.numpy = np.random.default_rng(3)
-        self.legacy = np.random.RandomState(5)  # noqa: NPY002 - user code has it
+        self.legacy = np.random.RandomState(5)
         self.python = random.Random(1)  # noqa: S311 - no secret
         self.torch = torch.Generator().manual_seed(2)
 
@@ -120,9 +120,7 @@ class Model(MidrunMixin, L.LightningModule):
     def __init__(self, case: Case, save: Callable[[Spot], Path | None], **options: Any) -> None:
         super().__init__(**{"rest_enabled": False, "fuse_enabled": False, "hooks_enabled": False, **options})
         self.case, self.save = case, save
-        self.net = nn.Sequential(
-            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1)
-        )
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
         self.mae = torchmetrics.MeanAbsoluteError()
         self.automatic_optimization = not case.steps
         self.seen: list[Row] = []
@@ -229,7 +227,7 @@ class Noting(Logger):
         super().__init__()
         self.rows: list[Row] = []
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:  # type: ignore[override]  # Lightning's own loggers have it so
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.rows.append((step, sorted(metrics.items())))
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
@@ -259,6 +257,10 @@ def _shuffled(count: int = 64, *, noisy: bool = False, **how: Any) -> Callable[[
     return lambda: DataLoader(Rows(count, noisy=noisy), 8, shuffle=True, **how)
 
 
+def _with_generator() -> Any:
+    return DataLoader(Rows(), 8, shuffle=True, generator=torch.Generator().manual_seed(5))
+
+
 def _several(mode: Any, short: int) -> Callable[[], Any]:
     return lambda: CombinedLoader({"long": _shuffled()(), "short": _shuffled(short)()}, mode)
 
@@ -283,7 +285,7 @@ class Case:
 
 
 def _weighted() -> Any:
-    return DataLoader(Rows(), 8, sampler=WeightedRandomSampler(torch.arange(64.0) + 1, 60), drop_last=True)
+    return DataLoader(Rows(), 8, sampler=WeightedRandomSampler(range(1, 65), 60), drop_last=True)
 
 
 def _plateau(**how: Any) -> Callable[[Model], Any]:
@@ -300,7 +302,7 @@ CASES: dict[str, Case] = {
     "without validation": Case(trainer={"limit_val_batches": 0}),
     "noisy data": Case(_shuffled(noisy=True)),
     "data with generators": Case(lambda: DataLoader(Drawing(), 8, shuffle=True)),
-    "a loader's generator": Case(lambda: _shuffled(generator=torch.Generator().manual_seed(5))()),
+    "a loader's generator": Case(_with_generator),
     "weighted sampler, drop_last": Case(_weighted),
     "a sampler that draws each batch": Case(lambda: DataLoader(Rows(), batch_sampler=Batches())),
     "workers": Case(_shuffled(noisy=True, num_workers=2)),
@@ -347,6 +349,7 @@ class Fit:
 
     model: Model
     rows: list[Row]
+
 
 def train(
     case: Case,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
@@ -39,6 +39,19 @@ _LIMITLESS = -1
 """What Lightning has in place of a limit where there is none."""
 
 
+class Asked(Protocol):
+    """Who wants training to be where it was."""
+
+    doubts: list[str]
+    """Where it is told why training may go on in another way than it would have."""
+
+    def at_step(self, act: Callable[[], None]) -> None:
+        """Have something done at the next optimizer step, before anything else is."""
+
+    def arrive(self) -> None:
+        """Know that training is where it was."""
+
+
 class Restart:
     """The way back to where a checkpoint was written, in one fit.
 
@@ -52,12 +65,10 @@ class Restart:
         Where training is, which is told of it.
     told
         What this rank has in the bundle, see `Position.told`.
-    at_step
-        Called with what is to be done at the next optimizer step, before anything else is.
-    doubts
-        Where it is told why training may go on in another way than it would have.
     precise
         Weights of the checkpoint that are of another type than the model has before Lightning sets it up.
+    asked
+        Who wants it.
     """
 
     def __init__(
@@ -66,31 +77,34 @@ class Restart:
         module: LightningModule,
         position: Position,
         told: dict[str, Any],
-        at_step: Callable[[Callable[[], None]], None],
-        doubts: list[str],
         precise: dict[str, Tensor],
+        asked: Asked,
     ) -> None:
         self._trainer, self._module, self._position = trainer, module, position
-        self._told, self._at_step, self._doubts, self._precise = told, at_step, doubts, precise
+        self._told, self._precise, self._asked = told, precise, asked
+        self._doubts = asked.doubts
         self._fit: Any = trainer.fit_loop
         self._epoch: Any = trainer.fit_loop.epoch_loop
         self._limits: tuple[Any, Any] | None = None
         """Lightning's, while they are lifted."""
 
-    def arm(self) -> None:
-        """Take over when the fit begins. A checkpoint of between two epochs, or of a fit that is over, needs none."""
+    def arm(self) -> bool:
+        """Take over when the fit begins; return whether it does.
+
+        A checkpoint of a fit that is over needs nothing of it.
+        """
         where = self._told["where"]
-        if where == OVER:
-            return
         if where == BETWEEN:
             self._doubts.append("it was written where no epoch was under way")
-            return
+        if where in {BETWEEN, OVER}:
+            return False
         if where == IN_BATCH:
             self._doubts.append("it was written in the midst of a batch, which is done again from its beginning")
         if self._told["untold"]:
             self._doubts.append(f"what {', '.join(self._told['untold'])} had accumulated is lost")
         self._position.adopt(self._told["data"])
         vars(self._fit)["run"] = self._run
+        return True
 
     def disarm(self) -> None:
         """Leave the loops alone."""
@@ -168,6 +182,7 @@ class Restart:
         self._average_again()
         if self._told["where"] == EPOCH_END:
             self._recall()
+            self._asked.arrive()
             self._finish_epoch()
         else:
             vars(self._epoch)["run"] = self._run_epoch
@@ -179,6 +194,7 @@ class Restart:
         self._limit_again()
         self._bring(fetcher)
         self._recall()
+        self._asked.arrive()
         match where:
             case "on_train_batch_end":
                 self._finish_batch()
@@ -190,7 +206,7 @@ class Restart:
             case "in a validation":
                 epoch.on_advance_end(fetcher)
             case "on_before_optimizer_step":
-                self._at_step(self._overwrite)
+                self._asked.at_step(self._overwrite)
         vars(epoch).update(reset=self._keep, on_run_start=self._enter_epoch)
         epoch.run(fetcher)
 

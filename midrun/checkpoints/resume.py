@@ -33,10 +33,10 @@ class ResumeRecord(TypedDict):
     """The Lightning hook in which it was written, or in words where else."""
     run_id: str | None
     """Of the run that wrote it; null where midrun did not see it written."""
-    exact: bool
-    """Whether training goes on as if it had never stopped."""
+    exact: bool | None
+    """Whether training goes on as if it had never stopped; null until it goes on."""
     reasons: list[str]
-    """Why it may not, a sentence for each."""
+    """Why it may not, one for each."""
     time: float
     """When it was loaded. Seconds since 1970."""
 
@@ -51,7 +51,8 @@ class Resume:
     """
 
     def __init__(self, at_step: Callable[[Callable[[], None]], None]) -> None:
-        self._at_step = at_step
+        self.at_step = at_step
+        self.doubts: list[str] = []
         self.position: Position | None = None
         """Where the present fit is, or the last one was."""
         self.ranks: Ranks | None = None
@@ -60,11 +61,13 @@ class Resume:
         self.giving: Any = None
         """What the user gives with the checkpoint that is written now."""
         self.record: ResumeRecord | None = None
+        """What the present session has gone on from."""
+        self._say: Callable[[str], None] = _say_nothing
         self._restart: Restart | None = None
 
-    def begin(self, position: Position, ranks: Ranks) -> None:
-        """Begin a fit, or another stage."""
-        self.position, self.ranks, self.record = position, ranks, None
+    def begin(self, position: Position, ranks: Ranks, say: Callable[[str], None]) -> None:
+        """Begin a fit, or another stage; `say` is called with what somebody should know of where it goes on."""
+        self.position, self.ranks, self.record, self._say = position, ranks, None, say
 
     def end(self) -> None:
         """End it: there is nobody any more to gather anything from. Where it was stays known."""
@@ -121,19 +124,21 @@ class Resume:
             epoch=int(checkpoint.get("epoch", 0)),
             where="",
             run_id=None if found is None else found.get("run_id"),
-            exact=False,
+            exact=None,
             reasons=[],
             time=time.time(),
         )
         if found is None:
             record["reasons"].append(
-                "midrun did not see it written, so training goes on as Lightning has it: from the beginning of the "
-                "loader, in another order"
+                "midrun did not see it written, so training goes on as Lightning has it, with the loader from its "
+                "beginning"
             )
+            self.arrive()
             return
         part, why = bundle.part_of(found, trainer.global_rank, trainer.world_size)
         if part is None or self.position is None:
             record["reasons"].append(why or "midrun does not run")
+            self.arrive()
             return
         record["where"] = part["where"]
         ours = module.state_dict()
@@ -142,14 +147,33 @@ class Resume:
             for name, tensor in checkpoint["state_dict"].items()
             if name in ours and getattr(ours[name], "dtype", None) != getattr(tensor, "dtype", None)
         }
-        self._restart = Restart(trainer, module, self.position, part, self._at_step, record["reasons"], precise)
-        self._restart.arm()
+        self.doubts = record["reasons"]
+        self._restart = Restart(trainer, module, self.position, part, precise, self)
+        if not self._restart.arm():
+            self.arrive()
+
+    def arrive(self) -> None:
+        """Say where training goes on."""
+        record = self.record
+        if record is None:
+            return
+        record["exact"] = not record["reasons"]
+        where = f"training goes on from step {record['global_step']:,}, epoch {record['epoch']}"
+        self._say(f"{where}, as if it had never stopped" if record["exact"] else f"{where}; {_joined(record)}")
 
     def forget(self) -> None:
         """Leave Lightning's loops alone."""
         restart, self._restart = self._restart, None
         if restart is not None:
             restart.disarm()
+
+
+def _say_nothing(_: str) -> None:
+    """Have nobody to say it to."""
+
+
+def _joined(record: ResumeRecord) -> str:
+    return f"it may differ from what it would have been: {'; '.join(record['reasons'])}"
 
 
 def _takes_weights_as_they_are(module: LightningModule) -> bool:

@@ -14,7 +14,9 @@ from tests.resuming import CASES, Case, Spot, rest, train
 
 pytestmark = [
     # What Lightning says of any checkpoint in the midst of an epoch, of its own way to go on from it.
-    pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended:UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:You're resuming from a checkpoint that ended before the epoch ended:UserWarning"
+    ),
     # torchdata's own.
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
 ]
