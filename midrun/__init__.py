@@ -8,13 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from midrun.checkpoints.faults import CheckpointError
+    from midrun.checkpoints.shelf import checkpoint
     from midrun.config import MidrunConfig
     from midrun.mixin import MidrunMixin
 
 __version__ = "0.1.0"
-__all__ = ["MidrunConfig", "MidrunMixin", "__version__"]
+__all__ = ["CheckpointError", "MidrunConfig", "MidrunMixin", "__version__", "checkpoint"]
 
-_HOMES = {"MidrunConfig": "midrun.config", "MidrunMixin": "midrun.mixin"}
+_HOMES = {
+    "CheckpointError": "midrun.checkpoints.faults",
+    "MidrunConfig": "midrun.config",
+    "MidrunMixin": "midrun.mixin",
+    "checkpoint": "midrun.checkpoints.shelf",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from midrun.config import MidrunConfig
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
     from midrun.checkpoints.resume import Resume
+    from midrun.checkpoints.rewinds import Rewind
     from midrun.ending import Ending, Outcome
     from midrun.follower import Follower
     from midrun.follower import Turns as FollowerTurns
@@ -123,6 +125,71 @@ class Attachment:
         """What was given to `save_checkpoint` as `extra`, from the checkpoint that was loaded last; else None."""
         return None if self._resume is None else self._resume.extra
 
+    def save_checkpoint(self, extra: Any = None, *, label: str | None = None) -> str | None:  # noqa: ANN401 - as above
+        """Write a checkpoint into the run's `artifacts/checkpoints/`. Each rank calls it, in the same hook.
+
+        Parameters
+        ----------
+        extra
+            What a later process is to get with it, as `extra`: tensors, numbers, texts, and lists and dictionaries of
+            them.
+        label
+            A word that its file name has.
+
+        Returns the artifact's id on rank zero, and None on the others. Raises RuntimeError where no run is live,
+        TypeError where `extra` is something else, and OSError where the disk does not take it.
+        """
+        from midrun.checkpoints.plain import refusal  # noqa: PLC0415 - it loads torch
+
+        loop = self._live("save_checkpoint")
+        if (why := refusal(extra, "extra")) is not None:
+            raise TypeError(f"save_checkpoint: {why}, which torch.load(weights_only=True) refuses: give plain values")
+        loop.strategy.barrier("midrun.save_checkpoint")
+        revision = 0 if self.run is None else self.run.queue.control_log.revision
+        with self.resume.writing(extra=extra, label=label, control_revision=revision):
+            if self.run is None:
+                loop.save_checkpoint("")
+                return None
+            written = self.run.store.write("checkpoints", loop.save_checkpoint, None, label, suffix="ckpt")
+        return str(written["artifact"]["id"])
+
+    def load_checkpoint(self, which: str = "latest") -> Any:  # noqa: ANN401 - as above
+        """Go back to a checkpoint, and return its `extra`. Each rank calls it, in `on_train_batch_end`.
+
+        The data goes on where it is, and so do the batch and the epoch.
+
+        Parameters
+        ----------
+        which
+            `latest`, the newest; `resume`, the one that somebody has chosen, once, else the newest; or the id, the
+            label or the path of one.
+
+        Raises CheckpointError on every rank where one of them can't read it, and then nothing is changed; or where it
+        failed halfway, and then at each further step too. Raises RuntimeError where no run is live.
+        """
+        loop = self._live("load_checkpoint")
+        directory = self.run_dir
+        if directory is None:
+            raise RuntimeError("load_checkpoint: rank zero has not told yet where the run is")
+        try:
+            self.resume.load_together(which, Path(directory))
+        finally:
+            if loop.broken is not None and self.run is not None:
+                self.run.points.is_awaited = True
+        if self.run is not None:
+            self.run.turns.refresh()
+        return self.extra
+
+    def on_rewind(self, callback: Callable[[Rewind], object]) -> None:
+        """Have `callback` called on this rank whenever the run has gone back to an earlier step, live or resumed."""
+        self.resume.listeners.append(callback)
+
+    def _live(self, what: str) -> Loop:
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError(f"{what}: no run is live; it works from `setup` to `teardown`")
+        return loop
+
     def on_save_checkpoint(self, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Put into a checkpoint what is needed in order to go on from it as if training had never stopped."""
         if self.config.midrun_enabled and module._trainer is not None:  # noqa: SLF001 - as in `setup`
@@ -219,7 +286,7 @@ class Attachment:
         directory = ranks.directory = run_directory(trainer, self._run_id)
         loop = Loop(trainer, module)
         run = self.run = Run(self.config, self._run_id, directory, loop, ranks, self.resume, port=self._port)
-        self.resume.begin(loop.position, ranks, run.log.say)
+        self.resume.begin(loop, ranks, run.log.say, run.note_rewind)
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
         self.quicken(module)
@@ -234,8 +301,8 @@ class Attachment:
 
         if ranks.is_many:
             loop = Loop(trainer, module)
-            self.resume.begin(loop.position, ranks, lambda _: None)
-            self._follower = Follower(self.config, loop, ranks)
+            self.resume.begin(loop, ranks, lambda _: None, None)
+            self._follower = Follower(self.config, loop, ranks, self.resume)
             self._ending = Ending(trainer, raised=self._raised, over=self._stop)
             self._follower.start()
             self.quicken(module)

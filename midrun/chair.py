@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from midrun.command import EVALUATION, STEP, Command
+from midrun.commands.kind import Shared
 from midrun.fs.faults import Conflict
+from midrun.fs.tracebacks import last_line
 from midrun.meeting import (
     ADJOURN,
     ADMIT,
@@ -226,11 +228,21 @@ class Chair:
         Raises what it raises here, where it fails on every rank alike, and Uneven where it does not.
         """
         run, kind, args = self._run, command.kind, command.args
-        self._round(ADMIT, command, lambda: kind.admit(run, args))
-        result, others = self._round(DO, command, lambda: kind.do(run, args, command))
+        self._round(ADMIT, command, lambda: self._prepare(command))
+        try:
+            result, others = self._round(DO, command, lambda: kind.do(run, args, command))
+        except Exception as error:
+            if isinstance(kind, Shared) and kind.breaks:
+                self._loop.break_off(last_line(error))
+            raise
         shown: dict[str, Any] = result if isinstance(result, dict) else {}
         odd = {str(rank): other for rank, other in others.items() if not _is_same(other, shown)}
         return {**shown, "ranks": odd} if odd else shown
+
+    def _prepare(self, command: Command) -> None:
+        command.kind.admit(self._run, command.args)
+        if isinstance(command.kind, Shared):
+            command.kind.prepare_here(self._run, command.args)
 
     def _round(self, word: str, command: Command, own: Callable[[], object]) -> tuple[Any, dict[int, Any]]:
         """Have the others do something, do it, and return what came of it here and there."""
@@ -315,8 +327,9 @@ class Chair:
             # What was raised may have come before anything was decided.
             if self._off(call):
                 self._look_who_leaves(call)
+                broken = None if self._loop.broken is None else str(self._loop.broken)
                 ends = sigterm.is_told or "SIGTERM" in self._leaving.values()
-                self._channel.put(call.item(self._item + 1), {"word": END if ends else ADJOURN})
+                self._channel.put(call.item(self._item + 1), {"word": END if ends else ADJOURN, "broken": broken})
                 self._lead //= 2
                 self._forget(call)
         finally:

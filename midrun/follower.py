@@ -33,6 +33,7 @@ from midrun.shell.scripts import Scripts
 from midrun.worker import Worker
 
 if TYPE_CHECKING:
+    from midrun.checkpoints.resume import Resume
     from midrun.commands.kind import Shared
     from midrun.loop import Loop
 
@@ -55,10 +56,12 @@ class Follower:
         What is watched.
     ranks
         Who trains.
+    resume
+        What the model's checkpoints have of midrun.
     """
 
-    def __init__(self, config: MidrunConfig, loop: Loop, ranks: Ranks) -> None:
-        self._config, self.loop, self._ranks = config, loop, ranks
+    def __init__(self, config: MidrunConfig, loop: Loop, ranks: Ranks, resume: Resume) -> None:
+        self._config, self.loop, self._ranks, self._resume = config, loop, ranks, resume
         self.turns = Turns(loop)
         self._here: _Here | None = None
         self._over = threading.Event()
@@ -82,7 +85,7 @@ class Follower:
             while (directory := self._ranks.directory) is None:
                 if self._over.wait(_PAUSE):
                     return
-            here = self._here = _Here(self._config, self.loop, Path(directory), self._ranks)
+            here = self._here = _Here(self._config, self.loop, Path(directory), self._ranks, self._resume)
             member = self.turns.member = Member(self.loop, self.turns.numbers, self._ranks, here.answer, here.log)
             here.start()
             if not self._over.is_set():
@@ -168,14 +171,16 @@ class Turns:
     def _reach(self, point: str) -> None:
         if self.member is not None and self.member.is_awaited:
             self.member.reach(point)
+        self._loop.check_whole()
         self.numbers.leave(point)
 
 
 class _Here:
     """A later rank of a run whose directory is known, as kinds of commands and shell hooks want it."""
 
-    def __init__(self, config: MidrunConfig, loop: Loop, directory: Path, ranks: Ranks) -> None:
+    def __init__(self, config: MidrunConfig, loop: Loop, directory: Path, ranks: Ranks, resume: Resume) -> None:
         self.config, self.loop, self.directory, self._ranks = config, loop, directory, ranks
+        self.resume = resume
         rank = ranks.own["rank"]
         self._disk = Worker("midrun-disk", lambda text, _: self.log.alert(text))
         # Of its own: ranks may be on several machines, and a shared disk mixes up what two of them append.
@@ -222,6 +227,7 @@ class _Here:
                 self.log.note(f"at step {self.loop.step} did {told['id']}: {kind.name} {json.dumps(told['args'])}")
                 return {"result": result}
             kind.admit_here(self, args)
+            kind.prepare_here(self, args)
         except Exception as error:  # noqa: BLE001 - whatever a command does, training goes on
             if not isinstance(error, Fault):
                 self.log.alert(f"{kind.name} failed:\n{trace(error)}")

@@ -124,6 +124,18 @@ class History:
         self._worker.put(self._end)
         self._worker.stop(_STOP_PATIENCE)
 
+    def settle(self) -> None:
+        """Have the disk take what was logged so far; return when it has, or when that takes too long."""
+        done = threading.Event()
+
+        def settle() -> None:
+            self._flushed = -math.inf
+            self._take()
+            done.set()
+
+        self._worker.put(settle)
+        done.wait(_STOP_PATIENCE)
+
     # ---- its own thread
 
     def _end(self) -> None:

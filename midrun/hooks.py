@@ -56,8 +56,9 @@ Behind = Callable[[Any], Callable[..., Any] | None]
 def part_of(name: str, behind: Behind | None = None) -> Callable[..., Any]:
     """Return midrun's part of the hook `name`: called with the model and the hook's arguments, it never raises.
 
-    The exceptions are `setup` with `inspection_strict=True`, and the `Halt` of a stage that is stopped. What is
-    `behind` the part is called first, and its result is returned.
+    The exceptions are `setup` with `inspection_strict=True`, the `Halt` of a stage that is stopped, and the
+    `CheckpointError` of a model that can't be trained on. What is `behind` the part is called first, and its result is
+    returned.
     """
 
     def part(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a hook's own
@@ -68,7 +69,7 @@ def part_of(name: str, behind: Behind | None = None) -> Callable[..., Any]:
             return _do(name, behind, attachment, module, args, kwargs)
         try:
             way(*args, **kwargs)
-        except Halt:
+        except (Halt, CheckpointError):
             raise
         except Exception as error:  # noqa: BLE001 - as below
             attachment.broke(name, error)

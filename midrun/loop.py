@@ -7,7 +7,9 @@ callbacks (`callbacks`), and two attributes that `attachment` needs before there
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,17 +19,22 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from midrun.callbacks import Call, Caller
+from midrun.checkpoints.faults import CheckpointError
 from midrun.checkpoints.position import Position
 from midrun.command import Change
 from midrun.flight import Flight
+from midrun.fs.tracebacks import last_line
 from midrun.hooks import is_reached
 from midrun.sample import Sample, Scalar, copies_of
 from midrun.scalar import is_real_scalar
 from midrun.sigterm import Sigterm
 
 if TYPE_CHECKING:
+    from lightning.fabric.plugins import CheckpointIO
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.profilers import Profiler
+
+    from midrun.checkpoints.back import Read
 
 
 class Limits(NamedTuple):
@@ -63,6 +70,8 @@ class Loop:
         self._named: list[tuple[dict[str, Any], tuple[str, ...]]] = []
         self._least: tuple[Any, Any] | None = None
         """The least numbers of epochs and steps, once the loop was stopped before."""
+        self.broken: CheckpointError | None = None
+        """Why the model can't be trained on; None while it can."""
         self.ends_after_batch = False
         """Whether the end of this batch is the end of the stage."""
 
@@ -215,10 +224,8 @@ class Loop:
 
         The ranks do not wait for each other: they meet anyway, and one whose disk is full would never come.
         """
-        plugin = inner = self.strategy.checkpoint_io
-        while isinstance(inner, AsyncCheckpointIO) and inner.checkpoint_io is not None:
-            inner = inner.checkpoint_io
-        self.strategy.checkpoint_io = inner
+        plugin = self.strategy.checkpoint_io
+        self.strategy.checkpoint_io = self._innermost(plugin)
         own = vars(self.strategy)
         kept = {name: own[name] for name in ("barrier",) if name in own}
         own["barrier"] = lambda *_, **__: None
@@ -228,6 +235,69 @@ class Loop:
             del own["barrier"]
             own.update(kept)
             self.strategy.checkpoint_io = plugin
+
+    def watch_checkpoints(
+        self, written: Callable[[str, dict[str, Any]], None], removed: Callable[[str], None]
+    ) -> Callable[[], None]:
+        """Have it told of each checkpoint that Lightning has written, whole, or removed; return what ends that.
+
+        It may be told in another thread. What begins with a dot is nobody's to see: Lightning's tuner makes such files,
+        and midrun before it renames them.
+        """
+        plugin = self._innermost(self.strategy.checkpoint_io)
+        save, remove = plugin.save_checkpoint, plugin.remove_checkpoint
+
+        def save_checkpoint(checkpoint: dict[str, Any], path: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a plugin's own
+            result = save(checkpoint, path, *args, **kwargs)
+            if not PurePath(str(path)).name.startswith("."):
+                written(str(path), checkpoint)
+            return result
+
+        def remove_checkpoint(path: Any) -> None:  # noqa: ANN401 - as above
+            remove(path)
+            removed(str(path))
+
+        vars(plugin).update(save_checkpoint=save_checkpoint, remove_checkpoint=remove_checkpoint)
+
+        def end() -> None:
+            for name in ("save_checkpoint", "remove_checkpoint"):
+                vars(plugin).pop(name, None)
+
+        return end
+
+    @staticmethod
+    def _innermost(plugin: CheckpointIO) -> CheckpointIO:
+        """Return what writes a checkpoint, where another plugin has it written in a thread of its own."""
+        while isinstance(plugin, AsyncCheckpointIO) and plugin.checkpoint_io is not None:
+            plugin = plugin.checkpoint_io
+        return plugin
+
+    def read_checkpoint(self, path: str) -> Read:
+        """Read a checkpoint that is to be gone back to. Raises CheckpointError; nothing is changed."""
+        from midrun.checkpoints import back  # noqa: PLC0415 - seldom wanted
+
+        return back.read(path, self._trainer, self.module)
+
+    def go_back(self, read: Read) -> None:
+        """Be what a checkpoint has. Where that fails halfway, the model is `broken`. Raises CheckpointError."""
+        from midrun.checkpoints import back  # noqa: PLC0415 - as above
+
+        try:
+            back.apply(read, self._trainer, self.module)
+        except Exception as error:
+            self.break_off(f"{read.path!r} could not be loaded ({last_line(error)})")
+            raise CheckpointError(str(self.broken)) from error
+
+    def break_off(self, why: str) -> None:
+        """Have nothing trained on: the model is partly one and partly another."""
+        self.broken = self.broken or CheckpointError(
+            f"{why}, and the model is partly what it was: it can't be trained on"
+        )
+
+    def check_whole(self) -> None:
+        """Raise CheckpointError where the model can't be trained on."""
+        if self.broken is not None:
+            raise self.broken
 
     def refuses_clip(self, value: float | None) -> str | None:
         """Return why gradient clipping can't be set to `value`, or None.

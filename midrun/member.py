@@ -171,6 +171,8 @@ class Member:
                 is_leaving = True  # Rank zero has all ranks end at once.
             elif told["word"] in {ADJOURN, END}:
                 sigterm.is_told = sigterm.is_told or told["word"] == END
+                if told.get("broken") is not None:
+                    self._loop.break_off(told["broken"])
                 return
             else:
                 self._channel.put(call.answer(item, self._rank), self._answer(told))

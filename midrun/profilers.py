@@ -18,10 +18,10 @@ from lightning.pytorch.profilers import (
     SimpleProfiler,
 )
 
-from midrun.artifacts import write_text
 from midrun.command import STEP
 from midrun.fs.faults import Conflict
 from midrun.fs.later import Later
+from midrun.store import write_text
 from midrun.tasks import Steps
 
 if TYPE_CHECKING:

@@ -29,6 +29,8 @@ _STARTING = 60.0
 """Seconds after which a rank that has told nothing is not waited for."""
 _PAUSE = 0.1
 """Seconds between two looks until then."""
+_EXCHANGE, _BLINK = 600.0, 0.002
+"""Seconds for which a rank waits for what others tell it, and between two looks."""
 _SHOWN = 5
 """Ranks that are named in a sentence, at most."""
 
@@ -96,7 +98,7 @@ class Ranks:
         """Where ranks find each other. What an attempt that has failed has left there, nobody takes for this one's."""
         self._channel: Channel | None = None
         self._welcomed: dict[int, str] = {}
-        self._bundles = 0
+        self._bundles = self._exchanges = 0
         if self.own["world_size"] > 1:
             from midrun.channel import connect, is_open  # noqa: PLC0415 - only where there are several ranks
 
@@ -117,6 +119,27 @@ class Ranks:
     def others(self) -> range:
         """The numbers of the later ranks."""
         return range(1, self.own["world_size"])
+
+    def exchange(self, word: str, own: str | None, told_to_end: Callable[[], object]) -> dict[int, str | None]:
+        """Tell the others something in code that all of them run, and return what each has told, this one included.
+
+        A rank that tells nothing in ten minutes, or until this process is told to end, has told so.
+        """
+        found: dict[int, str | None] = {self.own["rank"]: own}
+        if self._hall is None:
+            return found
+        self._exchanges += 1
+        key = f"{word}/{self._exchanges}"
+        self.channel.put(f"{key}/{self.own['rank']}", {"told": own})
+        deadline = time.monotonic() + _EXCHANGE
+        while len(found) < self.own["world_size"]:
+            for rank in range(self.own["world_size"]):
+                if rank not in found and (told := self.channel.get(f"{key}/{rank}")) is not None:
+                    found[rank] = told["told"]
+            if time.monotonic() > deadline or told_to_end():
+                return {rank: found.get(rank, "it has told nothing") for rank in range(self.own["world_size"])}
+            time.sleep(_BLINK)
+        return found
 
     def next_bundle(self) -> int:
         """Return the number of a checkpoint: ranks that write the same ones number them alike."""

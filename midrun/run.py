@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from midrun import finite, records, torch_debug
-from midrun.artifacts import FOLDERS, Store
 from midrun.chair import Chair
 from midrun.checkpoints.resume import Resume
+from midrun.checkpoints.rewinds import RewindRecord, Rewinds
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
@@ -44,6 +44,7 @@ from midrun.safepoint import SafePoints
 from midrun.sample import Reading, Sample
 from midrun.services import Service, wait_until_ready
 from midrun.shell.hooks import ShellHooks
+from midrun.store import FOLDERS, Store
 from midrun.turns import Turns
 from midrun.worker import Worker
 
@@ -101,6 +102,7 @@ class Run:
         """What is to be said yet: several threads may come to say it, and one takes it out."""
         self._outcome: Outcome | None = None
         self._over = False
+        self._unwatch: Callable[[], None] = lambda: None
         self._page = Page()
         self.disk = Worker("midrun-disk", self.log_crash, self._write_last_state, _LAST_STATE_EVERY)
         self._slow = Worker("midrun-slow", self.log_crash)
@@ -110,7 +112,7 @@ class Run:
         self.services = {name: Service(name, self.log, self._service_changed) for name in _SERVICES}
         folders = [*(self.artifact_dir / folder for folder in FOLDERS), self.directory / records.HISTORY]
         self._records = records.Records(self.directory, folders, self.services["records"])
-        self.store = Store(self, self.artifact_dir)
+        self.rewinds, self.store = Rewinds(self.directory, self.disk.put), Store(self, self.artifact_dir)
         self.control_errors = ControlErrors()
         self.queue = Queue(self, self.directory)
         self.holds = Holds(self)
@@ -168,6 +170,7 @@ class Run:
         self._start_torch_debug()
         self.disk.put(self._write_last_state)
         self.disk.put(self.store.sweep)
+        self._unwatch = self.loop.watch_checkpoints(self.store.note, self.store.forget)
         if self.config.inspection_strict:
             wait_until_ready(self.services.values(), _READY_PATIENCE)
 
@@ -190,6 +193,7 @@ class Run:
             self.turns.note,
             self.history.stop,
             lambda: self.queue.stop(_STOP_PATIENCE),
+            self._unwatch,
             self.loop.close,
             *(face.stop for face in faces),
             *(partial(face.join, time.monotonic() + _STOP_PATIENCE) for face in faces),
@@ -244,6 +248,13 @@ class Run:
     def take_drops(self) -> None:
         """Take in what a script has dropped, so that the next safe point has it."""
         self.queue.look(_LOOK_PATIENCE)
+
+    def note_rewind(self, rewind: RewindRecord) -> None:
+        """Note that the run has gone back to an earlier step."""
+        self.rewinds.add(rewind)
+        self.turns.noted.began = rewind["to_step"]
+        self.log.say(f"gone back from step {rewind['reached']:,} to {rewind['to_step']:,}: {rewind['checkpoint']}")
+        self._page.bump()
 
     def void_cached(self) -> None:
         """Void what faces have kept."""

@@ -107,6 +107,7 @@ class SafePoints:
             # Whatever was raised: the others stand, or count this safe point too.
             if self._chair is not None:
                 self._chair.leave(point)
+        self._loop.check_whole()
         self._call_others()
 
     def _do_due(self, point: str) -> None:
@@ -342,7 +343,7 @@ class SafePoints:
         with suppress(Empty):
             while True:
                 self._keep(self._inbox.get_nowait())
-        if self._waiting or self._tasks or self._errands:
+        if self._waiting or self._tasks or self._errands or self._loop.broken is not None:
             self.is_awaited = True
 
     def _keep(self, told: Command | Released | Cancelled | Errand) -> None:

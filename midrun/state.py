@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from midrun.checkpoints.resume import ResumeRecord
+from midrun.checkpoints.rewinds import RewindsRecord
 from midrun.control_log import ControlLogRecord
 from midrun.ending import ExceptionRecord
 from midrun.finite import FiniteRecord
@@ -198,6 +199,11 @@ class State(Dir):
     def resume(self) -> ResumeRecord | dict[str, Any]:
         """The checkpoint that this session has gone on from, and whether exactly; `{}` where there is none."""
         return self._run.resume.record or {}
+
+    @file("rewinds.json", cached=False)
+    def rewinds(self) -> RewindsRecord:
+        """Where the run has gone back to an earlier step, the oldest first."""
+        return self._run.rewinds.record
 
     @file("finite-check.json", cached=False)
     def finite_check(self) -> FiniteRecord:

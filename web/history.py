@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict, cast, get_args
 
+from midrun.fs.curves import Curve, Duplicates, Name, curve_of, names_in
 from midrun.fs.faults import NotFound, Unavailable
 from midrun.fs.guesses import closest
-from midrun.fs.segments import Curve, Duplicates, Name, curve_of, names_in
 from midrun.web.calls import NUMBER, Answer, Call, Query, document
 from midrun.web.site import Site
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import trio
 
-from midrun.fs import segments
+from midrun.fs.curves import Curve
 from midrun.fs.faults import Fault, Gone, TimedOut
 from midrun.fs.schema import schema_of
 from midrun.web import artifacts, history, nodes, openapi, pages, poll
@@ -95,7 +95,7 @@ ROUTES = (
         node="history/rows",
         get=history.show,
         query=history.QUERY,
-        shows={JSON: {"anyOf": [schema_of(history.Names), schema_of(segments.Curve)]}},
+        shows={JSON: {"anyOf": [schema_of(history.Names), schema_of(Curve)]}},
     ),
     Route("/metrics", "The metrics", node="state/metrics/index.json", get=nodes.show),
     Route("/optimizers", "The optimizers", node="state/optimizers.json", get=nodes.show),

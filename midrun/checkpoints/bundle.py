@@ -11,6 +11,7 @@ import io
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,6 +86,16 @@ def read(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
             "written by another version of midrun, or its key 'midrun' is somebody else's"
         )
     return dict(found)
+
+
+def about(path: Path) -> dict[str, Any] | None:
+    """Return what a checkpoint's bundle says of it, without its tensors; None where there is none to be read."""
+    try:
+        found = torch.load(path, map_location="meta", mmap=True, weights_only=True).get(KEY)
+        names = ("label", "command", "control_revision", "global_step", "epoch", "time")
+        return {name: found[name] for name in names}
+    except Exception:  # noqa: BLE001 - whatever lies there
+        return None
 
 
 def part_of(found: dict[str, Any], rank: int, world_size: int) -> tuple[dict[str, Any] | None, str | None]:

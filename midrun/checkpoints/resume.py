@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from midrun.checkpoints import bundle
 from midrun.checkpoints.faults import CheckpointError
-from midrun.checkpoints.position import Position
+from midrun.checkpoints.position import BATCH_END, Position
 from midrun.checkpoints.restart import Restart
-from midrun.fs.tracebacks import message
+from midrun.checkpoints.rewinds import Cause, Rewind, RewindRecord
+from midrun.checkpoints.shelf import Shelf, shelf_of
+from midrun.fs.tracebacks import message, trace
 from midrun.lightnings import is_empty
 from midrun.log import tell
 from midrun.tunables import set_tunable, tunables
@@ -19,6 +23,8 @@ from midrun.tunables import set_tunable, tunables
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
+    from midrun.checkpoints.back import Read
+    from midrun.loop import Loop
     from midrun.ranks import Ranks
 
 
@@ -55,24 +61,50 @@ class Resume:
         self.doubts: list[str] = []
         self.position: Position | None = None
         """Where the present fit is, or the last one was."""
+        self.listeners: list[Callable[[Rewind], object]] = []
+        """Called when the run has gone back."""
+        self._loop: Loop | None = None
         self.ranks: Ranks | None = None
         self.extra: Any = None
         """What the user gave with the checkpoint that was loaded last; None where that was nothing."""
-        self.giving: Any = None
-        """What the user gives with the checkpoint that is written now."""
+        self._about: dict[str, Any] = dict(_NOTHING)
+        """What the checkpoint that is written now has besides."""
+        self._read: Read | None = None
+        """The checkpoint that is to be gone back to."""
+        self._is_going_back = False
+        self._note: Callable[[RewindRecord], None] | None = None
+        self._reached = 0
+        """How far the run had come whose checkpoint was loaded."""
         self.record: ResumeRecord | None = None
         """What the present session has gone on from."""
         self._say: Callable[[str], None] = _say_nothing
         self._restart: Restart | None = None
 
-    def begin(self, position: Position, ranks: Ranks, say: Callable[[str], None]) -> None:
-        """Begin a fit, or another stage; `say` is called with what somebody should know of where it goes on."""
-        self.position, self.ranks, self.record, self._say = position, ranks, None, say
+    def begin(
+        self,
+        loop: Loop,
+        ranks: Ranks,
+        say: Callable[[str], None],
+        note: Callable[[RewindRecord], None] | None,
+    ) -> None:
+        """Begin a fit, or another stage.
+
+        Parameters
+        ----------
+        loop, ranks
+            What runs, and who.
+        say
+            Called with what somebody should know of where it goes on.
+        note
+            Called, on rank zero, where the run has gone back.
+        """
+        self._loop, self.position, self.ranks = loop, loop.position, ranks
+        self.record, self._say, self._note = None, say, note
 
     def end(self) -> None:
         """End it: there is nobody any more to gather anything from. Where it was stays known."""
         self.forget()
-        self.ranks = None
+        self.ranks = self._loop = self._read = None
         if self.position is not None:
             self.position.end()
 
@@ -91,10 +123,19 @@ class Resume:
                 "tunables": {
                     path: told["value"] for path, told in tunables(module)["hparams"].items() if "value" in told
                 },
-                "extra": self.giving,
+                **self._about,
                 **shared,
             },
         )
+
+    @contextmanager
+    def writing(self, **about: Any) -> Iterator[None]:  # noqa: ANN401 - what a user gives
+        """Have the checkpoint that is written meanwhile have something besides: `extra`, `label`, `command`."""
+        self._about = {**_NOTHING, **about}
+        try:
+            yield
+        finally:
+            self._about = dict(_NOTHING)
 
     # ---- loading
 
@@ -110,7 +151,8 @@ class Resume:
                 set_tunable(module, path, value)
             except Exception as error:  # noqa: BLE001 - a setter of the model's is anybody's code
                 tell(logging.WARNING, f"{path!r} of the checkpoint is not set: {message(error)}")
-        if trainer is not None and trainer.state.fn == "fit":
+        is_fitting = trainer is not None and trainer.state.fn == "fit"
+        if trainer is not None and is_fitting and not self._is_going_back and not _is_tuners(trainer.ckpt_path):
             self._resume(trainer, module, checkpoint, found)
 
     def _resume(
@@ -118,6 +160,7 @@ class Resume:
     ) -> None:
         self.forget()
         path = trainer.ckpt_path
+        self._reached = self._reach_of(path)
         self.record = record = ResumeRecord(
             checkpoint=None if path is None else str(path),
             global_step=int(checkpoint.get("global_step", 0)),
@@ -160,12 +203,109 @@ class Resume:
         record["exact"] = not record["reasons"]
         where = f"training goes on from step {record['global_step']:,}, epoch {record['epoch']}"
         self._say(f"{where}, as if it had never stopped" if record["exact"] else f"{where}; {_joined(record)}")
+        if record["checkpoint"] is not None:
+            self._rewound(record["global_step"], self._reached, "resume", record["checkpoint"])
+            if self._note is not None and (shelf := shelf_of(record["checkpoint"])) is not None:
+                shelf.used(record["checkpoint"])
+
+    @staticmethod
+    def _reach_of(path: Any) -> int:  # noqa: ANN401 - as Lightning has it
+        """Return how far the run had come whose checkpoint it is."""
+        shelf = None if path is None else shelf_of(str(path))
+        return 0 if shelf is None else shelf.reached
+
+    # ---- going back
+
+    def find(self, which: str, directory: Path) -> str:
+        """Return the path of the checkpoint that is meant. Raises CheckpointError where there is none."""
+        path = Shelf(directory).resolve(which)
+        if path is None:
+            raise CheckpointError(f"there is no checkpoint to go back to in {str(directory)!r}")
+        return path
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a checkpoint was read that can be gone back to."""
+        return self._read is not None
+
+    def read(self, which: str, directory: Path) -> None:
+        """Read a checkpoint that is to be gone back to. Raises CheckpointError; nothing is changed."""
+        self._read = None
+        if self._loop is None or self.position is None:
+            raise CheckpointError("there is no training to go back in")
+        if (spot := self.position.spot()).where != BATCH_END:
+            raise CheckpointError(f"a run goes back at the end of a batch, in on_train_batch_end, not {spot.where!r}")
+        self._read = self._loop.read_checkpoint(self.find(which, directory))
+
+    def go_back(self) -> RewindRecord:
+        """Be what was read. Raises CheckpointError where that fails halfway; then nobody can train on."""
+        loop, read, self._read = self._loop, self._read, None
+        if loop is None or read is None:
+            raise CheckpointError("no checkpoint was read")
+        reached, self._is_going_back = loop.step, True
+        try:
+            loop.go_back(read)
+        finally:
+            self._is_going_back = False
+        if self._note is not None and (shelf := shelf_of(read.path)) is not None:
+            shelf.used(read.path)
+        return self._rewound(loop.step, reached, "load_checkpoint", read.path)
+
+    def load_together(self, which: str, directory: Path) -> None:
+        """Go back on all ranks, each of which calls it, or on none. Raises CheckpointError on all, or on none."""
+        loop, ranks = self._loop, self.ranks
+        if loop is None or ranks is None:
+            raise CheckpointError("there is no training to go back in")
+
+        def together(word: str, act: Callable[[], object]) -> str | None:
+            """Return why it has failed, on whatever rank."""
+            why = None
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - raised, once it is known how the others have fared
+                why = message(error)
+            told = ranks.exchange(word, why, lambda: loop.told_to_end_by)
+            failed = {rank: text for rank, text in sorted(told.items()) if text is not None}
+            if not failed:
+                return None
+            several = ranks.own["world_size"] > 1
+            return "; ".join(f"rank {rank}: {text}" if several else text for rank, text in failed.items())
+
+        if (why := together("read", lambda: self.read(which, directory))) is not None:
+            self._read = None
+            raise CheckpointError(f"{why}. Nothing was changed")
+        if (why := together("applied", self.go_back)) is not None:
+            loop.break_off(why)
+            loop.check_whole()
+
+    def _rewound(self, to_step: int, reached: int, cause: Cause, checkpoint: str) -> RewindRecord:
+        """Note that the run has gone back, if it has, and tell whoever listens on this rank."""
+        record = RewindRecord(to_step=to_step, reached=reached, cause=cause, checkpoint=checkpoint, time=time.time())
+        if to_step >= reached:
+            return record
+        if self._note is not None:
+            self._note(record)
+        for listener in self.listeners:
+            try:
+                listener(Rewind(to_step, reached, cause))
+            except Exception as error:  # noqa: BLE001 - a user's code
+                tell(logging.WARNING, f"a callback of on_rewind failed:\n{trace(error)}")
+        return record
 
     def forget(self) -> None:
         """Leave Lightning's loops alone."""
         restart, self._restart = self._restart, None
         if restart is not None:
             restart.disarm()
+
+
+_NOTHING: dict[str, Any] = {"extra": None, "label": None, "command": None, "control_revision": 0}
+"""What a checkpoint has besides, unless it is told."""
+
+
+def _is_tuners(path: Any) -> bool:  # noqa: ANN401 - as Lightning has it
+    """Whether a checkpoint is one that Lightning's Tuner has made for itself, and goes back to after its trials."""
+    return path is not None and PurePath(str(path)).name.startswith((".lr_find_", ".scale_batch_size_"))
 
 
 def _say_nothing(_: str) -> None:

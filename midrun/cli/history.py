@@ -7,8 +7,8 @@ from pathlib import Path
 
 from midrun.cli.output import Trouble, plain, to_stdout
 from midrun.cli.runs import Run
+from midrun.fs.curves import Attempt, curve_of, names_in
 from midrun.fs.guesses import closest
-from midrun.fs.segments import Attempt, curve_of, names_in
 from midrun.records import HISTORY
 from midrun.series import HEADER, line
 

@@ -33,6 +33,7 @@ KINDS = by_name(
         standstill.Continue(),
         standstill.Stop(),
         artifacts.Checkpoint(),
+        artifacts.LoadCheckpoint(),
         artifacts.Snapshot(),
         optimizer.SetLearningRate(),
         optimizer.ResetMomentum(),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from midrun.command import EVALUATION, Command
+from midrun.command import EVALUATION, Change, Command
 from midrun.commands.kind import Arguments, Here, Kind, Label, Shared
+from midrun.fs.faults import Conflict
 from midrun.snapshot import write_snapshot
 
 if TYPE_CHECKING:
@@ -31,11 +32,56 @@ class Checkpoint(Shared):
 
     def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
-        return run.store.write("checkpoints", run.loop.save_checkpoint, command, args.label, suffix="ckpt")
+        revision = run.queue.control_log.revision
+        with run.resume.writing(label=args.label, command=command.id, control_revision=revision):
+            return run.store.write("checkpoints", run.loop.save_checkpoint, command, args.label, suffix="ckpt")
 
     def do_here(self, here: Here, args: Labelled) -> None:
         """Do a later rank's part: the path is rank zero's, which a strategy that wants it on every rank hands out."""
         here.loop.save_checkpoint("")
+
+
+class Which(Arguments):
+    """Which checkpoint."""
+
+    checkpoint: str = Field(
+        default="latest",
+        min_length=1,
+        max_length=4000,
+        description="`latest`, the newest; `resume`, the chosen one or else the newest; or an id, a label or a path.",
+    )
+
+
+class LoadCheckpoint(Shared):
+    """Go back to a checkpoint, and train on from there: weights, optimizers, schedulers, steps, tunables and chance.
+
+    It is done at the end of a batch. The data goes on where it is, and so do the batch and the epoch.
+    """
+
+    name = "load_checkpoint"
+    confirm = "Go back to a checkpoint? What training has done since is lost, but for other checkpoints."
+    Arguments = Which
+    bare = "checkpoint"
+    points = ("train_batch_end",)
+    breaks = True
+
+    def admit(self, run: Run, args: Which) -> None:
+        """Refuse what is no checkpoint of a run that trains."""
+        if not run.loop.is_fitting:
+            raise Conflict("there is no training to go back in")
+        run.resume.find(args.checkpoint, run.directory)
+
+    def prepare_here(self, here: Here, args: Which) -> None:
+        """Read it."""
+        here.resume.read(args.checkpoint, here.directory)
+
+    def do_here(self, here: Here, args: Which) -> dict[str, Any]:
+        """Be what was read."""
+        if not here.resume.is_ready:  # Where there is one rank, nobody has asked before.
+            self.prepare_here(here, args)
+        rewind = here.resume.go_back()
+        change = Change(what="global_step", old=rewind["reached"], new=rewind["to_step"])
+        return {"changes": [change], "checkpoint": rewind["checkpoint"]}
 
 
 class Snapshot(Kind):

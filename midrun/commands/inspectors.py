@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from midrun.artifacts import write_text
 from midrun.command import STEP, Command
 from midrun.commands.artifacts import Labelled
 from midrun.commands.kind import Kind
 from midrun.inspectors import DEPTH, TORCHINFO, TORCHLENS, TORCHVIEW, TORCHVIZ
 from midrun.inspectors.views import Inspector
+from midrun.store import write_text
 from midrun.tasks import Steps
 
 if TYPE_CHECKING:

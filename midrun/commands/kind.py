@@ -15,6 +15,9 @@ from midrun.command import EVALUATION, POINTS, Command, SafePoint
 from midrun.tasks import Steps
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from midrun.checkpoints.resume import Resume
     from midrun.config import MidrunConfig
     from midrun.finite import FiniteCheck
     from midrun.log import RunLog
@@ -108,15 +111,22 @@ class Here(Protocol):
     loop: Loop
     log: RunLog
     finite_check: FiniteCheck
+    resume: Resume
+    directory: Path
 
 
 class Shared(Kind):
     """A kind that each rank does, at the same safe point, once each has admitted it."""
 
     on_every_rank = True
+    breaks: ClassVar[bool] = False
+    """Whether no rank can train on once it has failed on one of them halfway."""
 
     def admit_here(self, here: Here, args: Any) -> None:  # noqa: ANN401 - the kind's own arguments
         """Raise a `Fault` when this rank can't do it."""
+
+    def prepare_here(self, here: Here, args: Any) -> None:  # noqa: ANN401 - as above
+        """Do, in the training thread, what may fail and changes nothing: each rank does it before any does the rest."""
 
     def do_here(self, here: Here, args: Any) -> dict[str, Any] | None:  # noqa: ANN401 - as above
         """Do it on this rank, and return the result, or None where that is rank zero's alone."""

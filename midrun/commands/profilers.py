@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from midrun.artifacts import write_text
 from midrun.command import Change, Command
 from midrun.commands.artifacts import Labelled
 from midrun.commands.kind import Arguments, Kind
 from midrun.profilers import write_profile
+from midrun.store import write_text
 from midrun.tasks import Steps
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from midrun.artifacts import Written
 from midrun.command import STEP
 from midrun.fs.faults import Conflict, Fault, Refused
 from midrun.fs.later import Later
@@ -23,6 +22,7 @@ from midrun.fs.tree import Dir, Link, file
 from midrun.inspectors.calls import Call, Watch
 from midrun.inspectors.quiet import quiet
 from midrun.inspectors.views import Inspector, autograd, autograd_graph, graph, operations, summary
+from midrun.store import Written
 
 if TYPE_CHECKING:
     from midrun.run import Run

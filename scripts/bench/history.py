@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from midrun.fs.segments import Segment, curve_of
+from midrun.fs.curves import curve_of
+from midrun.fs.segments import Segment
 from midrun.history import History
 from midrun.log import RunLog
 from midrun.logged import Noted

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from midrun.fs.segments import Attempt, curve_of
+from midrun.fs.curves import Attempt, curve_of
 from tests.e2e.conftest import Start
 from tests.e2e.runs import Run
 from tests.midrun.commandline import midrun

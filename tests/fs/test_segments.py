@@ -18,8 +18,9 @@ from typing import Any, cast
 import pytest
 
 from midrun.fs import segments
+from midrun.fs.curves import Curve, curve_of, names_in
 from midrun.fs.rows import RowReader
-from midrun.fs.segments import INDEX, MOST_TOGETHER, Curve, Segment, curve_of, names_in
+from midrun.fs.segments import INDEX, MOST_TOGETHER, Segment
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 

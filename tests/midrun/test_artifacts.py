@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import midrun.artifacts
+import midrun.store
 from midrun.command import EVALUATION, POINTS
 from midrun.commands import KINDS
 from tests.midrun.models import batches, document, trainer
@@ -453,7 +453,7 @@ def test_an_index_that_can_t_be_written_leaves_nothing(
     def write_whole(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(midrun.artifacts, "write_whole", write_whole)
+    monkeypatch.setattr(midrun.store, "write_whole", write_whole)
     assert broken(Random(), tmp_path)[0] == "OSError"
     assert warned
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from midrun import history, logged
-from midrun.fs.segments import Segment, curve_of, names_in
+from midrun.fs.curves import curve_of, names_in
+from midrun.fs.segments import Segment
 from midrun.history import History
 from midrun.logged import Logged, Noted
 from midrun.sample import Sample

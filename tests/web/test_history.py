@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from midrun.fs.segments import Name, Segment
+from midrun.fs.curves import Name
+from midrun.fs.segments import Segment
 from midrun.web import history
 from tests.web.conftest import Client
 from tests.web.sample import Root
