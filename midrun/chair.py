@@ -102,8 +102,16 @@ class Chair:
         """
         if time.monotonic() < self._rests_until:
             return
+        first: set[str] | None = None
         for command in commands:
-            for point, number in self._targets(command, steps=steps):
+            targets = [*self._targets(command, steps=steps)]
+            if not command.is_scheduled:
+                # They are done in their order: one that is done elsewhere, and sooner, waits for those before it.
+                where = {point for point, _ in targets}
+                if first is not None and where != first:
+                    return
+                first = where
+            for point, number in targets:
                 if not any(call.point == point and call.number <= number for call in self._calls):
                     self._call(point, number)
 

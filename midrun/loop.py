@@ -181,7 +181,7 @@ class Loop:
     @property
     def announces_steps(self) -> bool:
         """Whether every optimizer step is announced before it is made: a model may make its own, past Lightning."""
-        return bool(self.module.automatic_optimization)
+        return bool(self.module.automatic_optimization) and not is_overridden("optimizer_step", self.module)
 
     @property
     def told_to_end_by(self) -> str | None:

@@ -265,7 +265,9 @@ class Run:
         self.pipeline.spoil()
         self.turns.publish(self.batch)
         record = self.exception = exception_record(exception, self.sample)
-        breaks = self.config.break_on_backward_exception and isinstance(exception, Exception)
+        # What is raised because another rank has ended tells of that rank, and this one is to end too.
+        is_own = self.chair is None or "Connection closed by peer" not in str(exception)
+        breaks = self.config.break_on_backward_exception and isinstance(exception, Exception) and is_own
         if breaks and self.loop.flight.is_of_backward(exception):
             self._attempt(lambda: self.points.hold_exception(exception, record))
         self._outcome = outcome

@@ -204,6 +204,8 @@ class SafePoints:
         if holds.stopped or self._loop.told_to_end_by is not None:
             return  # Somebody wants the run to end.
         caught = Caught(record, self.place(None))
+        # The other ranks wait in what this one does not do any more, and so they would in Lightning's handler.
+        self._loop.sigterm.leave()
         try:
             holds.exception = caught
             run.void_cached()

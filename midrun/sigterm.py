@@ -46,6 +46,10 @@ class Sigterm:
         self.is_told = True
         self._inner(signal.SIGTERM, None)
 
+    def leave(self) -> None:
+        """Call that handler never more: the rank ends anyway, and the others can't broadcast with it."""
+        self._once.clear()
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.is_told = True
         if not self.defers:

@@ -276,3 +276,31 @@ def test_what_every_rank_must_do_is_refused_while_an_exception_holds_rank_zero_a
     ranks.send("release_exception")
     assert ranks.run.ended(60) != 0
     wait_for(lambda: session_of(ranks.run.pid) == [], "no rank is left")
+
+
+@pytest.mark.parametrize("told", [(0,), (0, 1)])
+def test_sigterm_ends_what_an_exception_holds_on_rank_zero(told: tuple[int, ...], start: Callable[..., Ranks]) -> None:
+    # Lightning's handler would broadcast to the other ranks, and these wait in what the exception has cut short.
+    ranks = start(fail_at=100, fail_rank=0)
+    ranks.wait_for(lambda: ranks.run.shown("holds/index.json")["exception"], "an exception holds the run")
+    pids = [ranks.run.shown(f"meta/ranks/{rank}.json")["pid"] for rank in told]
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    assert ranks.run.ended(60) != 0
+    assert "the exception is released by SIGTERM" in ranks.run.log
+    wait_for(lambda: session_of(ranks.run.pid) == [], "no rank is left")
+
+
+@pytest.mark.parametrize("way", ["manual", "plain"])
+def test_a_checkpoint_that_was_asked_for_before_a_stop_is_written_before_it(
+    way: str, start: Callable[..., Ranks]
+) -> None:
+    ranks = start(way)
+    for number in range(3):
+        ids = [ranks.send("checkpoint", label=f"before-{number}"), ranks.send("set_learning_rate", value=0.01)]
+        places = [ranks.over(id_)["place"]["global_step"] for id_ in ids]
+        assert places == sorted(places)
+    last = ranks.send("checkpoint", label="last")
+    ranks.end()
+    record = json.loads((ranks.run.directory / "spool" / "done" / f"{last}.json").read_bytes())
+    assert record["status"] == "succeeded"

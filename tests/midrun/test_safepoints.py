@@ -160,6 +160,19 @@ def test_a_hold_of_a_model_that_steps_past_lightning_is_at_the_end_of_a_batch(tm
     assert change["place"] == {"safe_point": BATCH, "global_step": 0, "epoch": 0, "batch": 1}
 
 
+def test_so_it_is_where_the_override_of_optimizer_step_does_that(tmp_path: Path) -> None:
+    class Model(Probed):
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+            optimizer_closure()
+            optimizer.optimizer.step()
+
+    model = Model(BATCH)
+    model.plan[0] = lambda: model.give("hold")
+    with let_go(model) as held_at:
+        fit(model, tmp_path, 3)
+    assert [place[0] for place in held_at] == [BATCH]
+
+
 def test_a_hold_waits_for_32_batches_for_a_model_that_has_begun_to_step_past_lightning(
     tmp_path: Path,
 ) -> None:
