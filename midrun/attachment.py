@@ -10,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from midrun.checkpoints.faults import CheckpointError
+from midrun.checkpoints.shelf import Shelf
 from midrun.config import MidrunConfig
 from midrun.directory import logger_directory, mountpoint, new_run_id, run_directory
 from midrun.fs import mounts
 from midrun.fs.tracebacks import trace
 from midrun.hooks import PARTS, quick_parts
 from midrun.log import tell
+from midrun.records import close
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -57,6 +60,8 @@ class Attachment:
         """The class of model for which that is right."""
         self._ranks: Ranks | None = None
         self._run_id: str | None = None
+        self._last_directory: str | None = None
+        """The directory of the present run, or of the last one."""
         self._port: int | None = None
         self._ending: Ending | None = None
         self._follower: Follower | None = None
@@ -180,6 +185,20 @@ class Attachment:
             self.run.turns.refresh()
         return self.extra
 
+    def finish(self, *, close_run: bool = True) -> None:
+        """End midrun's part in a run: in a fit that goes on, which then goes on without it, or after it.
+
+        Parameters
+        ----------
+        close_run
+            Whether nobody is to go on with the run, ever; else it stays open, as it does when a fit ends.
+
+        On later ranks it does nothing but end their part. Raises OSError where the disk does not take it.
+        """
+        self._stop()
+        if close_run and self._last_directory is not None:
+            close(Path(self._last_directory))
+
     def on_rewind(self, callback: Callable[[Rewind], object]) -> None:
         """Have `callback` called on this rank whenever the run has gone back to an earlier step, live or resumed."""
         self.resume.listeners.append(callback)
@@ -283,15 +302,27 @@ class Attachment:
         if not trainer.is_global_zero:
             self._follow(trainer, module, ranks)
             return
-        directory = ranks.directory = run_directory(trainer, self._run_id)
+        directory = ranks.directory = self._last_directory = self._directory(trainer, self._run_id)
         loop = Loop(trainer, module)
         run = self.run = Run(self.config, self._run_id, directory, loop, ranks, self.resume, port=self._port)
-        self.resume.begin(loop, ranks, run.log.say, run.note_rewind)
+        self.resume.begin(loop, ranks, run.note_resume, run.note_rewind)
         self._ending = Ending(trainer, raised=self._raised, over=self._stop)
         run.start()
         self.quicken(module)
         # Lightning calls all callbacks' before the model's own, in which the run begins.
         run.shell_hooks.call("setup", {"stage": stage})
+
+    def _directory(self, trainer: Trainer, run_id: str) -> str:
+        """Return the run directory: that of the run that is resumed, whose id this one then has, or its own."""
+        if self.config.resume is None:
+            return run_directory(trainer, run_id)
+        shelf = Shelf(self.config.resume)
+        if shelf.is_closed:
+            raise CheckpointError(
+                f"the run in {str(shelf.directory)!r} is closed, and nobody goes on with it: leave `resume` out"
+            )
+        self._run_id = str(shelf.record["run_id"])
+        return str(shelf.directory)
 
     def _follow(self, trainer: Trainer, module: LightningModule, ranks: Ranks) -> None:
         """Do what a later rank does: what all ranks must do, and the shell hooks, where it is to."""

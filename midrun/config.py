@@ -39,6 +39,9 @@ class MidrunConfig:
         Where to mount; None is `procfs` in the run directory. It is made if it is missing, and must be empty.
     fuse_control
         Let files of the mount be written to steer the run. False mounts everything read-only.
+    resume
+        The directory of an earlier run, open and not live, that this one goes on with: it keeps its files there and has
+        its id. None is a directory of its own.
     artifact_dir
         Where checkpoints, snapshots and debug captures go; None is `artifacts` in the run directory.
     torch_debug_enabled
@@ -82,6 +85,7 @@ class MidrunConfig:
     fuse_enabled: bool = True
     fuse_mountpoint: str | os.PathLike[str] | None = None
     fuse_control: bool = True
+    resume: str | os.PathLike[str] | None = None
     artifact_dir: str | os.PathLike[str] | None = None
     torch_debug_enabled: bool = True
     torch_debug_port: int = 25999

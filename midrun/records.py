@@ -6,6 +6,7 @@ moment ago. Both are replaced whole, so that a reader never sees half of one.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
@@ -59,6 +60,15 @@ class Process(NamedTuple):
     """When it began, in clock ticks since the boot."""
 
 
+class ResumedFrom(TypedDict):
+    """Where a run has gone on from."""
+
+    run_id: str | None
+    run_dir: str | None
+    checkpoint: str | None
+    global_step: int
+
+
 class RunRecord(TypedDict):
     """What `run.json` holds."""
 
@@ -67,7 +77,9 @@ class RunRecord(TypedDict):
     midrun: str
     """Version of midrun."""
     state: str
-    """`open`: the run can be resumed."""
+    """`open`, and the run can be resumed; or `closed`, and nobody goes on with it."""
+    resumed_from: ResumedFrom | None
+    """What this session has gone on from; null where it has begun anew."""
     artifact_dir: str
     fuse_mountpoint: str | None
     rest_url: str | None
@@ -95,12 +107,41 @@ def record_of(run: Run) -> RunRecord:
         format=FORMAT,
         run_id=run.run_id,
         midrun=midrun.__version__,
-        state="open",
+        state=_state_of(run),
+        resumed_from=_resumed_from(run),
         artifact_dir=str(run.artifact_dir),
         fuse_mountpoint=str(run.mountpoint) if run.config.fuse_enabled else None,
         rest_url=run.rest_url,
         session=run.session,
     )
+
+
+def _state_of(run: Run) -> str:
+    """Return `closed` where the run was closed in an earlier session: what comes after that opens nothing."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        written = json.loads((run.directory / RUN_RECORD).read_bytes())
+        if written["run_id"] == run.run_id and written["state"] == "closed":
+            return "closed"
+    return "open"
+
+
+def _resumed_from(run: Run) -> ResumedFrom | None:
+    record = run.resume.record
+    if record is None:
+        return None
+    return ResumedFrom(
+        run_id=record["run_id"],
+        run_dir=record["run_dir"],
+        checkpoint=record["checkpoint"],
+        global_step=record["global_step"],
+    )
+
+
+def close(directory: Path) -> None:
+    """Have nobody go on with the run in a directory. Raises OSError, and ValueError where its record is none."""
+    path = directory / RUN_RECORD
+    record = json.loads(path.read_bytes())
+    write_whole(path, render(RUN_RECORD, {**record, "state": "closed"}))
 
 
 class Records:

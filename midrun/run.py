@@ -15,8 +15,10 @@ from pathlib import Path
 
 from midrun import finite, records, torch_debug
 from midrun.chair import Chair
-from midrun.checkpoints.resume import Resume
+from midrun.checkpoints.resume import Resume, ResumeRecord, described
 from midrun.checkpoints.rewinds import RewindRecord, Rewinds
+from midrun.command import Command
+from midrun.commands import KINDS
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
@@ -248,6 +250,15 @@ class Run:
     def take_drops(self) -> None:
         """Take in what a script has dropped, so that the next safe point has it."""
         self.queue.look(_LOOK_PATIENCE)
+
+    def note_resume(self, record: ResumeRecord) -> None:
+        """Note that training goes on from a checkpoint, and set again what commands had set."""
+        self.log.say(described(record))
+        for name, args in self.resume.control.items():
+            if (kind := KINDS.get(name)) is not None and name != "set_gradient_clip":  # Which every rank has set.
+                self.queue.submit(Command(kind, kind.Arguments(**args), source="resume"))
+        self.disk.put(self._write_run_record)
+        self._page.bump()
 
     def note_rewind(self, rewind: RewindRecord) -> None:
         """Note that the run has gone back to an earlier step."""

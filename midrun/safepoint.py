@@ -317,6 +317,8 @@ class SafePoints:
         return command.kind.do(self._run, command.args, command)
 
     def _succeeded(self, command: Command, result: dict[str, Any]) -> None:
+        if command.kind.lasts:
+            self._run.resume.control[command.kind.name] = command.record["args"]
         self._run.queue.finish(command, "succeeded", result=result, place=self.place(self.at))
 
     def _failed(self, command: Command, error: BaseException) -> None:

@@ -178,6 +178,14 @@ ROUTES = (
         get=nodes.show,
         post=nodes.write,
     ),
+    Route(
+        "/checkpoints/resumable",
+        "The checkpoints that training can go on from, with the steps that each leaves to redo",
+        node="artifacts/resumable.json",
+        get=nodes.show,
+    ),
+    Route("/rewinds", "Where the run has gone back to an earlier step", node="state/rewinds.json", get=nodes.show),
+    Route("/resume", "The checkpoint that this session goes on from", node="state/resume.json", get=nodes.show),
     Route("/artifacts", "Checkpoints, snapshots and captures", node="artifacts/index.json", get=nodes.show),
     Route(
         "/artifacts/{path:path}",

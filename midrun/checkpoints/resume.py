@@ -39,6 +39,8 @@ class ResumeRecord(TypedDict):
     """The Lightning hook in which it was written, or in words where else."""
     run_id: str | None
     """Of the run that wrote it; null where midrun did not see it written."""
+    run_dir: str | None
+    """Its directory."""
     exact: bool | None
     """Whether training goes on as if it had never stopped; null until it goes on."""
     reasons: list[str]
@@ -67,6 +69,8 @@ class Resume:
         self.ranks: Ranks | None = None
         self.extra: Any = None
         """What the user gave with the checkpoint that was loaded last; None where that was nothing."""
+        self.control: dict[str, dict[str, Any]] = {}
+        """What was set last by kinds of commands that last, by their names: their arguments."""
         self._about: dict[str, Any] = dict(_NOTHING)
         """What the checkpoint that is written now has besides."""
         self._read: Read | None = None
@@ -77,14 +81,14 @@ class Resume:
         """How far the run had come whose checkpoint was loaded."""
         self.record: ResumeRecord | None = None
         """What the present session has gone on from."""
-        self._say: Callable[[str], None] = _say_nothing
+        self._tell: Callable[[ResumeRecord], None] = lambda _: None
         self._restart: Restart | None = None
 
     def begin(
         self,
         loop: Loop,
         ranks: Ranks,
-        say: Callable[[str], None],
+        tell: Callable[[ResumeRecord], None],
         note: Callable[[RewindRecord], None] | None,
     ) -> None:
         """Begin a fit, or another stage.
@@ -93,13 +97,14 @@ class Resume:
         ----------
         loop, ranks
             What runs, and who.
-        say
-            Called with what somebody should know of where it goes on.
+        tell
+            Called when it goes on from a checkpoint, and is where that was written.
         note
             Called, on rank zero, where the run has gone back.
         """
         self._loop, self.position, self.ranks = loop, loop.position, ranks
-        self.record, self._say, self._note = None, say, note
+        self.record, self._tell, self._note = None, tell, note
+        self.control = {}
 
     def end(self) -> None:
         """End it: there is nobody any more to gather anything from. Where it was stays known."""
@@ -123,6 +128,8 @@ class Resume:
                 "tunables": {
                     path: told["value"] for path, told in tunables(module)["hparams"].items() if "value" in told
                 },
+                "control": dict(self.control),
+                "run_dir": None if self.ranks is None else self.ranks.directory,
                 **self._about,
                 **shared,
             },
@@ -166,7 +173,8 @@ class Resume:
             global_step=int(checkpoint.get("global_step", 0)),
             epoch=int(checkpoint.get("epoch", 0)),
             where="",
-            run_id=None if found is None else found.get("run_id"),
+            run_id=None if found is None else found["run_id"],
+            run_dir=None if found is None else found["run_dir"],
             exact=None,
             reasons=[],
             time=time.time(),
@@ -178,6 +186,8 @@ class Resume:
             )
             self.arrive()
             return
+        self.control = dict(found["control"])
+        self._clip_again()
         part, why = bundle.part_of(found, trainer.global_rank, trainer.world_size)
         if part is None or self.position is None:
             record["reasons"].append(why or "midrun does not run")
@@ -201,8 +211,7 @@ class Resume:
         if record is None:
             return
         record["exact"] = not record["reasons"]
-        where = f"training goes on from step {record['global_step']:,}, epoch {record['epoch']}"
-        self._say(f"{where}, as if it had never stopped" if record["exact"] else f"{where}; {_joined(record)}")
+        self._tell(record)
         if record["checkpoint"] is not None:
             self._rewound(record["global_step"], self._reached, "resume", record["checkpoint"])
             if self._note is not None and (shelf := shelf_of(record["checkpoint"])) is not None:
@@ -292,6 +301,12 @@ class Resume:
                 tell(logging.WARNING, f"a callback of on_rewind failed:\n{trace(error)}")
         return record
 
+    def _clip_again(self) -> None:
+        """Clip gradients as a command had it: from the first step on, and on every rank alike."""
+        clip = self.control.get("set_gradient_clip")
+        if clip is not None and self._loop is not None and self._loop.refuses_clip(clip["value"]) is None:
+            self._loop.set_gradient_clip(clip["value"], clip["algorithm"])
+
     def forget(self) -> None:
         """Leave Lightning's loops alone."""
         restart, self._restart = self._restart, None
@@ -308,12 +323,12 @@ def _is_tuners(path: Any) -> bool:  # noqa: ANN401 - as Lightning has it
     return path is not None and PurePath(str(path)).name.startswith((".lr_find_", ".scale_batch_size_"))
 
 
-def _say_nothing(_: str) -> None:
-    """Have nobody to say it to."""
-
-
-def _joined(record: ResumeRecord) -> str:
-    return f"it may differ from what it would have been: {'; '.join(record['reasons'])}"
+def described(record: ResumeRecord) -> str:
+    """Return in words where training goes on."""
+    where = f"training goes on from step {record['global_step']:,}, epoch {record['epoch']}"
+    if record["exact"]:
+        return f"{where}, as if it had never stopped"
+    return f"{where}; it may differ from what it would have been: {'; '.join(record['reasons'])}"
 
 
 def _takes_weights_as_they_are(module: LightningModule) -> bool:

@@ -150,8 +150,15 @@ class Shelf:
         path = _document(self.folder / CHOSEN).get("path")
         return path if isinstance(path, str) and Path(path).exists() else None
 
-    def choose(self, name: str, by: str) -> dict[str, Any]:
-        """Have `resume` mean a checkpoint, once; return its entry. Raises CheckpointError, OSError."""
+    def choose(self, name: str, by: str) -> dict[str, Any] | None:
+        """Have `resume` mean a checkpoint, once, and return its entry; `latest` takes it back, and returns None.
+
+        Raises CheckpointError, OSError.
+        """
+        if name == LATEST:
+            with suppress(FileNotFoundError):
+                (self.folder / CHOSEN).unlink()
+            return None
         entry = self.find(name)
         check(entry["path"])
         write_whole(self.folder / CHOSEN, render(CHOSEN, {"path": entry["path"], "by": by, "time": time.time()}))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from midrun import __version__
-from midrun.cli import history, output, runs, send, status, tail
+from midrun.cli import history, output, resume, runs, send, status, tail
 from midrun.cli.output import Trouble, one_line, to_stderr
 from midrun.command import POINTS
 
@@ -32,6 +32,7 @@ meant. Directories whose names begin with . or __ are not searched, nor those mo
   midrun continue                                    let it go on
   midrun tail logs/version_3                         see what happens
   midrun history train/loss -n 20                    how the loss got here
+  midrun resume logs/version_3                       what the run can go on from
 
 exit codes:
   0    done
@@ -104,6 +105,9 @@ def _run(options: argparse.Namespace) -> int:
     run = runs.chosen(options.run)
     if options.command == "status":
         return status.status(run, as_json=options.json)
+    if options.command == "resume":
+        chosen = options.choose
+        return resume.listed(run, as_json=options.json) if chosen is None else resume.chosen(run, chosen)
     if options.command == "tail":
         return tail.tail(run, options.lines, follows=options.follow)
     args = {} if getattr(options, "reason", None) is None else {"reason": options.reason}
@@ -206,6 +210,7 @@ def _parser() -> _Parser:
     stop = command("stop", "stop a run's training cleanly", " The batch is finished, and Lightning ends as at any end.")
     _add_sending(_add_run(stop), is_timed=True)
     _add_history(command("history", "print what a run has logged, as CSV", _HISTORY))
+    _add_resume(_add_run(command("resume", "show what a run can go on from, and choose it", _RESUME)))
     log = command("tail", "show a run's log and what is done to it, as it happens", " Ctrl-C ends it.")
     _add_run(log).add_argument(
         "-n", "--lines", type=_count, default=10, metavar="N", help="begin with the last N lines (10)"
@@ -228,6 +233,20 @@ def _add_send(commands: Any) -> None:  # noqa: ANN401 - argparse's own class
     )
     parser.add_argument("words", nargs="+", metavar="KIND", help="what is to be done, as above")
     _add_sending(parser, is_timed=True)
+
+
+_RESUME = """ Each line is a
+checkpoint, with the optimizer steps that are done again by whoever goes on from it. A process that begins with
+trainer.fit(model, ckpt_path=midrun.checkpoint(RUN, "resume")) goes on from the chosen one, once, else the newest."""
+
+
+def _add_resume(parser: _Parser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--list", action="store_true", help="list the checkpoints, the newest first (default)")
+    which.add_argument(
+        "--choose", metavar="NAME", help="choose one by its file name, label or path; latest takes it back"
+    )
+    _add_json(parser, "them, for programs")
 
 
 _HISTORY = """ Each line is a point: optimizer

@@ -34,6 +34,7 @@ KINDS = by_name(
         standstill.Stop(),
         artifacts.Checkpoint(),
         artifacts.LoadCheckpoint(),
+        artifacts.ChooseCheckpoint(),
         artifacts.Snapshot(),
         optimizer.SetLearningRate(),
         optimizer.ResetMomentum(),

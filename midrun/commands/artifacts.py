@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from midrun.checkpoints.shelf import LATEST, Shelf
 from midrun.command import EVALUATION, Change, Command
 from midrun.commands.kind import Arguments, Here, Kind, Label, Shared
 from midrun.fs.faults import Conflict
@@ -82,6 +83,28 @@ class LoadCheckpoint(Shared):
         rewind = here.resume.go_back()
         change = Change(what="global_step", old=rewind["reached"], new=rewind["to_step"])
         return {"changes": [change], "checkpoint": rewind["checkpoint"]}
+
+
+class ChooseCheckpoint(Kind):
+    """Choose the checkpoint that the next process goes on from, once, where it asks for `resume`.
+
+    `latest` takes that back. The run itself goes on as it is.
+    """
+
+    name = "choose_checkpoint"
+    Arguments = Which
+    bare = "checkpoint"
+    at_once = True
+
+    def admit(self, run: Run, args: Which) -> None:
+        """Refuse what is no checkpoint of the run."""
+        if args.checkpoint != LATEST:
+            Shelf(run.directory).find(args.checkpoint)
+
+    def do(self, run: Run, args: Which, command: Command) -> dict[str, Any]:
+        """Write it down beside the checkpoints."""
+        entry = Shelf(run.directory).choose(args.checkpoint, command.record["source"])
+        return {"chosen": None if entry is None else entry["path"]}
 
 
 class Snapshot(Kind):

@@ -30,6 +30,7 @@ class SetFiniteCheck(Shared):
     """
 
     name = "set_dataloader_finite_check"
+    lasts = True
     Arguments = Checking
     bare = "enabled"
     while_held = True

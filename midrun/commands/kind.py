@@ -85,6 +85,8 @@ class Kind:
     """What a person is asked before a click sends what can't be taken back.
 
     A question that begins with what is done, as in "Stop training?", and then what comes of it."""
+    lasts: ClassVar[bool] = False
+    """Whether what it has set last is in no checkpoint of Lightning's, and is set again where one is gone on from."""
     at_once: ClassVar[bool] = False
     """Whether it is done when it is taken in, without waiting for a safe point."""
 

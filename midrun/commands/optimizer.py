@@ -142,6 +142,7 @@ class SetGradientClip(_OfOptimizers):
     """Set how Lightning clips gradients before each optimizer step."""
 
     name = "set_gradient_clip"
+    lasts = True
     Arguments = Clip
     bare = "value"
 

@@ -58,6 +58,7 @@ class SetPipelineClock(Kind):
     """
 
     name = "set_pipeline_clock"
+    lasts = True
     Arguments = Clock
     bare = "clock"
     points = ("train_batch_end",)
@@ -81,6 +82,7 @@ class SetLightningProfiler(Kind):
     """
 
     name = "set_lightning_profiler"
+    lasts = True
     Arguments = Profiler
     bare = "profiler"
     points = ("train_batch_end",)

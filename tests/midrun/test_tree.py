@@ -95,6 +95,7 @@ FIXED = {
     *("model/summary-live.txt", "model/graph.dot", "model/lightning-profiler-summary.txt"),
     *("state/pipeline/summary.json", "state/memory.json", "state/cuda/memory.json"),
     *("debug/cuda-memory/snapshot.json", "debug/cuda-memory/history.json"),
+    *("state/resume.json", "state/rewinds.json", "artifacts/resumable.json"),
 }
 """The files that are declared, and the links: all that is there from the first look to the last."""
 
