@@ -117,9 +117,9 @@ class Batches(Sampler[list[int]]):
 class Model(MidrunMixin, L.LightningModule):
     """Dropout, batch norm, and metrics of each kind. It notes all that happens, and saves where it is told to."""
 
-    def __init__(self, case: Case, save: Callable[[Spot], Path | None], **options: Any) -> None:
-        super().__init__(**{"rest_enabled": False, "fuse_enabled": False, "hooks_enabled": False, **options})
-        self.case, self.save = case, save
+    def __init__(self, case: Case, save: Callable[[Spot], Path | None], saved: Callable[[], object]) -> None:
+        super().__init__(rest_enabled=False, fuse_enabled=False, hooks_enabled=False, torch_debug_enabled=False)
+        self.case, self.save, self.saved = case, save, saved
         self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
         self.mae = torchmetrics.MeanAbsoluteError()
         self.automatic_optimization = not case.steps
@@ -216,6 +216,7 @@ class Model(MidrunMixin, L.LightningModule):
         path = self.save(spot)
         if path is not None:
             self.trainer.save_checkpoint(path)
+            self.saved()
 
 
 class Noting(Logger):
@@ -358,11 +359,15 @@ def train(
     *,
     checkpoint: Path | None = None,
     seed: int = 0,
-    **options: Any,
+    saved: Callable[[], object] = lambda: None,
+    **how: Any,
 ) -> Fit:
-    """Train as a case has it, from a checkpoint if there is one, in which case the seed is not to matter."""
+    """Train as a case has it, from a checkpoint if there is one, in which case the seed is not to matter.
+
+    `saved` is called when a checkpoint was written, and `how` has more options of the Trainer.
+    """
     L.seed_everything(seed, verbose=False)
-    model, logger = Model(case, save, **options), Noting()
+    model, logger = Model(case, save, saved), Noting()
     trainer = L.Trainer(
         accelerator="cpu",
         logger=logger,
@@ -372,7 +377,7 @@ def train(
         callbacks=case.callbacks(),
         log_every_n_steps=1,
         default_root_dir=folder,
-        **{"max_epochs": 3, **case.trainer},
+        **{"max_epochs": 3, **case.trainer, **how},
     )
     trainer.fit(model, ckpt_path=checkpoint, weights_only=True if checkpoint is not None else None)
     return Fit(model, logger.rows)

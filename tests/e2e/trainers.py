@@ -332,6 +332,34 @@ def ranks(plan: Plan) -> None:
     trainer.fit(model, loader, _loader(plan) if plan.get("val") else None)
 
 
+def resumed(plan: Plan) -> None:
+    """Train a case of `resuming`, and write down what was seen of it, and where a checkpoint could be: `record-<rank>`.
+
+    `checkpoint` is what to go on from; `spot` where to write one, to `write`, and then to be killed. `ranks` says how
+    many processes train.
+    """
+    from tests import resuming
+
+    rank = os.environ.get("LOCAL_RANK", "0")
+    spot, write = plan.get("spot"), plan.get("write")
+    several = {"devices": plan["ranks"], "strategy": "ddp"} if "ranks" in plan else {}
+
+    def save(here: resuming.Spot) -> Path | None:
+        return Path(write) if write and list(here) == spot else None
+
+    fit = resuming.train(
+        resuming.CASES[plan["case"]],
+        Path(plan["root"]),
+        save,
+        checkpoint=Path(plan["checkpoint"]) if "checkpoint" in plan else None,
+        seed=plan.get("seed", 0),
+        saved=lambda: os.kill(os.getpid(), signal.SIGKILL),
+        **several,
+    )
+    spots = [[*spot, *rows] for spot, rows in fit.model.spots.items()]
+    Path(plan["root"], f"record-{rank}").write_text(json.dumps([fit.model.seen, fit.rows, spots]))
+
+
 class Ranked(Model):
     """A model without chance, whose every rank takes its own time."""
 

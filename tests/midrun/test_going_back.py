@@ -8,6 +8,7 @@ import shutil
 import signal
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def state(model: Going) -> str:
 
 def saved(tmp_path: Path, steps: int = 4, **options: Any) -> tuple[Going, str]:
     """Train, with a checkpoint after so many steps; return the model and the checkpoint's path."""
-    model, ids = Going(**options), []
+    ids: list[Any] = []
+    model = Going(**options)
     model.at[steps] = lambda: ids.append(model.midrun.save_checkpoint({"position": steps}, label="here"))
     fit(model, tmp_path, 10)
     (id_,) = ids
@@ -181,7 +183,7 @@ def test_a_save_from_a_signal_s_handler_while_held_is_on_the_shelf(tmp_path: Pat
 def test_the_newest_is_meant_unless_one_is_chosen_once(tmp_path: Path) -> None:
     model = Going()
     for step in (2, 4, 6):
-        model.at[step] = lambda step=step: model.midrun.save_checkpoint(label=f"at-{step}")
+        model.at[step] = partial(model.midrun.save_checkpoint, label=f"at-{step}")
     fit(model, tmp_path, 8)
     run = model.live.directory
     assert "at-6" in str(midrun.checkpoint(run, "latest"))
@@ -206,13 +208,13 @@ def test_one_that_was_chosen_can_be_taken_back(tmp_path: Path) -> None:
 
 
 def test_a_live_run_is_told_by_a_command_what_the_next_process_goes_on_from(tmp_path: Path) -> None:
-    model, sent = Going(), []
+    model, sent, shown = Going(), [], []
     model.at[2] = lambda: model.midrun.save_checkpoint(label="two")
     model.at[3] = lambda: sent.append(model.give("choose_checkpoint", checkpoint="two"))
-    model.at[5] = lambda: sent.append(document(model, "artifacts/resumable.json"))
+    model.at[5] = lambda: shown.append(document(model, "artifacts/resumable.json"))
     fit(model, tmp_path, 6)
     assert done(model.live, sent[0])["chosen"].endswith("two.ckpt")
-    assert [(kept["label"], kept["is_chosen"], kept["steps_to_redo"]) for kept in sent[1]["checkpoints"]] == [
+    assert [(kept["label"], kept["is_chosen"], kept["steps_to_redo"]) for kept in shown[0]["checkpoints"]] == [
         ("two", True, 3)
     ]
 
