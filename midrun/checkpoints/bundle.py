@@ -31,6 +31,8 @@ OF_ONE, OF_MANY = "midrun.checkpoint/1", "midrun.checkpoint/2"
 _PATIENCE = 60.0
 """Seconds for which rank zero waits for what the others have."""
 _PAUSE = 0.002
+_MOST_TOLD = 64 << 20
+"""Bytes of gradients and buffers that a later rank tells, at most."""
 
 
 def bundle(own: dict[str, Any], ranks: Ranks | None, shared: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def _gathered(own: dict[str, Any], ranks: Ranks) -> list[dict[str, Any] | None]:
     with suppress(ConnectionError, RuntimeError):  # The others, or rank zero, can't be told anything.
         if rank:
             file = io.BytesIO()
-            torch.save(own, file)
+            torch.save(_small(own), file)
             ranks.channel.put(f"bundle/{number}/{rank}", base64.b64encode(file.getvalue()).decode())
             return found
         deadline = time.monotonic() + _PATIENCE
@@ -72,6 +74,16 @@ def _gathered(own: dict[str, Any], ranks: Ranks) -> list[dict[str, Any] | None]:
             if told is not None:
                 found[other] = torch.load(io.BytesIO(base64.b64decode(told)), weights_only=True)
     return found
+
+
+def _small(own: dict[str, Any]) -> dict[str, Any]:
+    """Return what a rank tells rank zero, without what is too much for the store that all ranks share."""
+    large = {name: own[name] for name in ("gradients", "buffers") if name in own}
+    size = sum(tensor.numel() * tensor.element_size() for part in large.values() for tensor in part.values())
+    if size <= _MOST_TOLD:
+        return own
+    small = {name: value for name, value in own.items() if name not in large}
+    return {**small, "untold": [*own["untold"], *(f"the {name} of a later rank" for name in large)]}
 
 
 def read(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:

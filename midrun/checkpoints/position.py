@@ -29,6 +29,8 @@ STEP, BATCH_END, VALIDATED, VALIDATION_END, EPOCH_END = (
 """The hooks from which training goes on exactly."""
 IN_BATCH, IN_VALIDATION, BETWEEN, OVER = "in a batch", "in a validation", "between epochs", "over"
 """Where else a checkpoint may be written."""
+SYNCHRONIZES = "require_forward_param_sync"
+"""Of DDP's model: whether rank zero's buffers are everybody's at the next forward pass."""
 ENDS = ("on_train_end", "on_fit_end", "teardown")
 
 
@@ -177,6 +179,7 @@ class Position:
             "shown": results.shown(self._trainer),
             "metrics": results.accumulated(self._module),
             "evaluates": self._evaluating(),
+            "synchronizes": getattr(self._trainer.strategy.model, SYNCHRONIZES, None),
         }
         if self._has_gradients(spot.where):
             told["gradients"] = {
@@ -184,7 +187,8 @@ class Position:
                 for name, parameter in self._module.named_parameters()
                 if parameter.grad is not None
             }
-        if spot.where == STEP:
+        if spot.where == STEP or self._trainer.world_size > 1:
+            # Those of a later rank, such as the means of its batches, are not what Lightning saves.
             told["buffers"] = {name: buffer.detach().clone() for name, buffer in self._module.named_buffers()}
         return told
 

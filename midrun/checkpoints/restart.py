@@ -25,6 +25,7 @@ from midrun.checkpoints.position import (
     IN_BATCH,
     OVER,
     STEP,
+    SYNCHRONIZES,
     VALIDATED,
     VALIDATION_END,
     Position,
@@ -289,6 +290,10 @@ class Restart:
                 modules[name].training = False
         if "gradients" in told:
             gradients_into(module, told["gradients"])
+        if told["where"] not in {STEP, IN_BATCH}:  # Else they are as the batch has left them, which begins again.
+            self._put_buffers()
+        if told["synchronizes"] is not None and hasattr(trainer.strategy.model, SYNCHRONIZES):
+            setattr(trainer.strategy.model, SYNCHRONIZES, told["synchronizes"])
         if told["where"] == EPOCH_END:
             in_use(trainer).restore(told["data"]["now"])
         validation = told["data"]["validation"]
@@ -338,17 +343,21 @@ class Restart:
     def _overwrite(self) -> None:
         """Have what the batch that was in flight had computed, in place of what it has now."""
         told, trainer = self._told, self._trainer
-        gradients_into(self._module, told["gradients"])
-        here = dict(self._module.named_buffers())
-        with torch.no_grad():
-            for name, buffer in told["buffers"].items():
-                if name in here:
-                    here[name].copy_(buffer)
+        if "gradients" in told:
+            gradients_into(self._module, told["gradients"])
+        self._put_buffers()
         results.restore(self._epoch._results, told["results"], trainer)  # noqa: SLF001 - as above
         results.accumulate(self._module, told["metrics"])
         results.show(trainer, told["shown"])
         self._put_ahead()
         generators.restore(told["rng"])
+
+    def _put_buffers(self) -> None:
+        here = dict(self._module.named_buffers())
+        with torch.no_grad():
+            for name, buffer in self._told.get("buffers", {}).items():
+                if name in here:
+                    here[name].copy_(buffer)
 
     @contextmanager
     def _muted(self) -> Iterator[None]:
