@@ -101,7 +101,8 @@ class Chair:
             Whether optimizer steps are announced: else the ends of batches stand for them.
         """
         if time.monotonic() < self._rests_until:
-            return
+            # Who wants a run to stand, or to end, wants it now.
+            commands = [command for command in commands if command.kind.ignores_limit]
         first: set[str] | None = None
         for command in commands:
             targets = [*self._targets(command, steps=steps)]
@@ -228,7 +229,8 @@ class Chair:
         self._rests_until = time.monotonic() + waited / _SHARE
         self._gather = min(_LONGEST_GATHER, 2 * self._gather)
         text = f"{why} to {call.point} {call.number}, where the others waited for {waited:.0f} s"
-        self._run.log.alert(f"{text}; what all ranks must do waits, and is tried again", "meeting")
+        again = f"is tried again in {waited / _SHARE:.0f} s, but for a stop or a pause"
+        self._run.log.alert(f"{text}; what all ranks must do waits, and {again}", "meeting")
 
     def do(self, command: Command) -> dict[str, Any]:
         """Have all ranks do a command, and return what came of it.

@@ -1,7 +1,8 @@
 """The loop that is watched: what midrun asks of Lightning's Trainer, in one place.
 
 What leans on Lightning's insides is here and in `flight`, but for how a Trainer ends (`ending`), the list of its
-callbacks (`callbacks`), and two attributes that `attachment` needs before there is a loop.
+callbacks (`callbacks`), what is in checkpoints (`checkpoints`), and two attributes that `attachment` needs before there
+is a loop.
 """
 
 from __future__ import annotations

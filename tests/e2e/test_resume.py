@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import midrun
 from tests.e2e.conftest import Start
 from tests.e2e.runs import REPOSITORY, Script
 from tests.processes import wait_for
@@ -45,6 +49,41 @@ def test_what_is_killed_after_a_checkpoint_goes_on_to_the_bit(
         assert part.ended(60) == 0, part.told()
         first, after = spots[spot]
         assert record(part.root)[:2] == (seen[first:], logged[after:]), spot
+
+
+@pytest.mark.timeout(900)
+def test_however_often_it_is_killed_while_it_writes_the_newest_whole_checkpoint_loads(
+    start: Start, root: Path, times: Callable[[int], int]
+) -> None:
+    drawn, here, reached = random.Random(7), root / "first" / "logs" / "v", 0  # noqa: S311 - no secret
+    quiet = {"rest_enabled": False, "fuse_enabled": False, "hooks_enabled": False}
+    (root / "first").mkdir()
+    for number in range(times(300)):
+        folder = root / "first" if not number else root / f"round-{number}"
+        run = start("saving", in_=folder, here=str(here), version="v", midrun=quiet)
+        wait_for((folder / "saving").exists, "it writes checkpoints", 60)
+        # Somewhere in the writing of one of the next.
+        time.sleep(drawn.random() * 0.05)
+        os.kill(run.pid, signal.SIGKILL)
+        assert run.ended(30) == KILLED, run.told()
+        path = midrun.checkpoint(here, "latest")
+        assert path is not None
+        content = torch.load(path, weights_only=True)
+        assert content["global_step"] == content["midrun"]["extra"]["position"] > reached
+        reached = content["global_step"]
+    run = start("saving", in_=root / "last", here=str(here), version="v", midrun=quiet)
+    folder = here / "artifacts" / "checkpoints"
+    wait_for((root / "last" / "saving").exists, "it writes checkpoints", 60)
+    os.kill(run.pid, signal.SIGSTOP)
+    try:
+        names = {entry["id"] for entry in json.loads((folder / "index.json").read_bytes())["artifacts"]}
+        # But for one that it may just be about to put there.
+        assert len({path.name for path in folder.glob("*.ckpt")} ^ names) <= 1
+        assert [path.name for path in folder.iterdir() if path.suffix == ".ckpt" and not path.stat().st_size] == []
+    finally:
+        os.kill(run.pid, signal.SIGCONT)
+        os.kill(run.pid, signal.SIGKILL)
+    assert run.ended(30) == KILLED, run.told()
 
 
 @pytest.mark.ddp

@@ -360,6 +360,29 @@ def resumed(plan: Plan) -> None:
     Path(plan["root"], f"record-{rank}").write_text(json.dumps([fit.model.seen, fit.rows, spots]))
 
 
+def saving(plan: Plan) -> None:
+    """Go on with the run in `here`, if it is there, and write a checkpoint at each batch, until it is killed.
+
+    With the second it makes the file `saving`.
+    """
+    import midrun
+
+    here = Path(plan["here"])
+    is_there = (here / "run.json").exists()
+
+    class Saving(Model):
+        def on_train_batch_end(self, *args: Any) -> None:
+            super().on_train_batch_end(*args)
+            self.midrun.save_checkpoint({"position": self.global_step})
+            if self.step == 2:
+                _mark(self.plan, "saving")
+
+    options = {**plan["midrun"], **({"resume": str(here)} if is_there else {})}
+    checkpoint = midrun.checkpoint(here) if is_there else None
+    trainer = _trainer({**plan, "steps": -1, "logger": plan["version"]}, [])
+    trainer.fit(Saving({**plan, "midrun": options}), _loader(plan), ckpt_path=checkpoint)
+
+
 class Ranked(Model):
     """A model without chance, whose every rank takes its own time."""
 
