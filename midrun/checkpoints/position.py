@@ -214,7 +214,7 @@ class Position:
         """Return where in Lightning's code training is."""
         trainer = self._trainer
         hook, callback = _hook_above(sys._getframe())  # noqa: SLF001 - Lightning keeps no other track of it
-        if trainer.state.fn != "fit" or hook in ENDS:
+        if trainer.state.fn != "fit" or trainer.state.status == "finished" or hook in ENDS:
             return Spot(OVER, hook, [], module=False)
         # What a model that optimizes manually has done between two steps of a batch can't be done again.
         is_first = bool(self._module.automatic_optimization) or self._manual.total.completed == self._steps_before

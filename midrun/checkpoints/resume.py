@@ -62,7 +62,7 @@ class Resume:
         self.at_step = at_step
         self.doubts: list[str] = []
         self.position: Position | None = None
-        """Where the present fit is, or the last one was."""
+        """Where the present fit is; None between two."""
         self.listeners: list[Callable[[Rewind], object]] = []
         """Called when the run has gone back."""
         self._loop: Loop | None = None
@@ -81,7 +81,7 @@ class Resume:
         """How far the run had come whose checkpoint was loaded."""
         self.record: ResumeRecord | None = None
         """What the present session has gone on from."""
-        self._tell: Callable[[ResumeRecord], None] = lambda _: None
+        self._tell: Callable[[ResumeRecord], None] = _tell_nobody
         self._restart: Restart | None = None
 
     def begin(
@@ -107,11 +107,13 @@ class Resume:
         self.control = {}
 
     def end(self) -> None:
-        """End it: there is nobody any more to gather anything from. Where it was stays known."""
+        """End it, and keep nothing of it alive."""
         self.forget()
-        self.ranks = self._loop = self._read = None
-        if self.position is not None:
-            self.position.end()
+        position, self.position = self.position, None
+        self.ranks = self._loop = self._read = self._note = None
+        self._tell = _tell_nobody
+        if position is not None:
+            position.end()
 
     # ---- writing
 
@@ -321,6 +323,10 @@ _NOTHING: dict[str, Any] = {"extra": None, "label": None, "command": None, "cont
 def _is_tuners(path: Any) -> bool:  # noqa: ANN401 - as Lightning has it
     """Whether a checkpoint is one that Lightning's Tuner has made for itself, and goes back to after its trials."""
     return path is not None and PurePath(str(path)).name.startswith((".lr_find_", ".scale_batch_size_"))
+
+
+def _tell_nobody(_: ResumeRecord) -> None:
+    """Be what is told where nobody listens."""
 
 
 def described(record: ResumeRecord) -> str:

@@ -23,6 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "fuse_enabled": True,
     "fuse_mountpoint": None,
     "fuse_control": True,
+    "resume": None,
     "artifact_dir": None,
     "torch_debug_enabled": True,
     "torch_debug_port": 25999,

@@ -336,6 +336,7 @@ def test_the_records_of_a_run_that_finished(tmp_path: Path) -> None:
         "state": "open",
         "artifact_dir": str(directory / "artifacts"),
         "fuse_mountpoint": None,
+        "resumed_from": None,
         "rest_url": None,
     }
     assert session["host"] == os.uname().nodename

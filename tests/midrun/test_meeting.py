@@ -30,6 +30,7 @@ class Loop:
 
     is_fitting = True
     told_to_end_by: str | None = None
+    broken: str | None = None
 
     def __init__(self, accumulate: int = 1) -> None:
         self.step = self.batches_begun = self.epoch = 0
