@@ -44,6 +44,10 @@ class MidrunConfig:
         its id. None is a directory of its own.
     artifact_dir
         Where checkpoints, snapshots and debug captures go; None is `artifacts` in the run directory.
+    checkpoint_keep_last
+        How many of the checkpoints that midrun has written are kept, the newest; None keeps all.
+    checkpoint_keep_every
+        Keep each checkpoint whose number, counted from the run's first, is a multiple of this, besides the newest.
     torch_debug_enabled
         Start PyTorch's `torch.distributed.debug` server in a distributed run. It listens on
         all interfaces.
@@ -87,6 +91,8 @@ class MidrunConfig:
     fuse_control: bool = True
     resume: str | os.PathLike[str] | None = None
     artifact_dir: str | os.PathLike[str] | None = None
+    checkpoint_keep_last: int | None = None
+    checkpoint_keep_every: int | None = None
     torch_debug_enabled: bool = True
     torch_debug_port: int = 25999
     torch_debug_port_search: int = 100
@@ -116,6 +122,14 @@ class MidrunConfig:
             "pipeline_pressure_window",
         ):
             self._check_range(name, 1, None)
+        for name in ("checkpoint_keep_last", "checkpoint_keep_every"):
+            if getattr(self, name) is not None:
+                self._check_range(name, 1, None)
+        if self.checkpoint_keep_every is not None and self.checkpoint_keep_last is None:
+            raise ValueError(
+                "midrun option 'checkpoint_keep_every' is for what 'checkpoint_keep_last' would remove: give that too, "
+                "or leave it out to keep all"
+            )
         if self.hooks_timeout_s is not None and not self.hooks_timeout_s > 0:
             raise ValueError(
                 f"midrun option 'hooks_timeout_s' must be above 0, or None to wait: {self.hooks_timeout_s!r}"

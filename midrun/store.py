@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from midrun.checkpoints.shelf import Shelf
 from midrun.fs.disk import aside, remove, sweep, sync_directory, write_whole
 from midrun.fs.render import render
 
@@ -129,6 +130,8 @@ class Store:
                 written["number"] = 1 + max((entry["number"] for entry in self.index(folder)["artifacts"]), default=0)
                 self._run.history.settle()  # What was logged before it is not to be lost where it is gone on from.
             self._add(folder, written)
+            if folder == CHECKPOINTS:
+                self._run.disk.put(self._retain)
         except BaseException as error:
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             remove(made)
@@ -180,6 +183,20 @@ class Store:
                 f"no room for a checkpoint: the last one took {last['size']:,} bytes, and {free:,} are free",
                 str(into),
             )
+
+    def _retain(self) -> None:
+        """Remove those checkpoints of midrun's own that are not to be kept."""
+        config = self._run.config
+        if config.checkpoint_keep_last is None:
+            return
+        own = [entry for entry in self.index(CHECKPOINTS)["artifacts"] if entry["number"] > 0]
+        own.sort(key=lambda entry: entry["number"], reverse=True)
+        chosen, every = Shelf(self._run.directory).chosen, config.checkpoint_keep_every
+        for entry in own[config.checkpoint_keep_last :]:
+            if entry["path"] == chosen or (every is not None and entry["number"] % every == 0):
+                continue
+            remove(Path(entry["path"]))
+            self.forget(entry["path"])
 
     # ---- the index
 

@@ -25,6 +25,8 @@ DEFAULTS: dict[str, Any] = {
     "fuse_control": True,
     "resume": None,
     "artifact_dir": None,
+    "checkpoint_keep_last": None,
+    "checkpoint_keep_every": None,
     "torch_debug_enabled": True,
     "torch_debug_port": 25999,
     "torch_debug_port_search": 100,

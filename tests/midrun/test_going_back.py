@@ -177,6 +177,25 @@ def test_a_save_from_a_signal_s_handler_while_held_is_on_the_shelf(tmp_path: Pat
     assert resumed.midrun.resume.record["where"] == "on_before_optimizer_step"
 
 
+def test_only_so_many_of_its_own_are_kept_and_never_the_chosen_one(tmp_path: Path) -> None:
+    model = Going(checkpoint_keep_last=2, checkpoint_keep_every=4)
+    for step in range(1, 10):
+        model.at[step] = partial(model.midrun.save_checkpoint, label=f"at-{step}")
+
+    def choose() -> None:
+        model.midrun.save_checkpoint(label="at-2")
+        Shelf(model.live.directory).choose("at-2", "a test")
+
+    model.at[2] = choose
+    other = ModelCheckpoint(tmp_path / "own", every_n_train_steps=3, save_top_k=-1)
+    fit(model, tmp_path, 10, callbacks=[other], enable_checkpointing=True)
+    entries = Shelf(model.live.directory).entries()
+    assert [entry["label"] for entry in entries if entry["label"]] == ["at-9", "at-8", "at-4", "at-2"]
+    assert len(list((tmp_path / "own").iterdir())) == 3
+    folder = model.live.artifact_dir / "checkpoints"
+    assert len(list(folder.glob("*.ckpt"))) == 4
+
+
 # ---- choosing
 
 

@@ -73,6 +73,13 @@ class Setting(BaseModel):
     value: Any
 
 
+class Which(BaseModel):
+    """Which checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    checkpoint: str
+
+
 class Nothing(BaseModel):
     """No arguments."""
 
@@ -110,6 +117,16 @@ class Stop(BaseModel):
     args: Nothing = Field(default_factory=Nothing)
 
 
+class GoBack(BaseModel):
+    """To be what it was."""
+
+    kind: Literal["load_checkpoint"] = Field(
+        description="Go back.", json_schema_extra={"x-confirm": "Go back? What was done since is lost."}
+    )
+    args: Which
+    execution: Execution = Field(default_factory=Execution)
+
+
 class Knead(BaseModel):
     """A kind that no dashboard has ever heard of."""
 
@@ -118,7 +135,7 @@ class Knead(BaseModel):
     execution: Execution = Field(default_factory=Execution)
 
 
-class AnyCommand(RootModel[Annotated[Pause | Stop | Knead, Field(discriminator="kind")]]):
+class AnyCommand(RootModel[Annotated[Pause | Stop | GoBack | Knead, Field(discriminator="kind")]]):
     """Any command."""
 
 
@@ -162,6 +179,8 @@ class ControlDir(Dir):
     pause = _takes("pause", Reason)
     checkpoint = _takes("checkpoint", Label)
     stop = _takes("stop", Nothing)
+    load_checkpoint = _takes("load_checkpoint", Which)
+    choose_checkpoint = _takes("choose_checkpoint", Which)
     set_hparam = _takes("set_hparam", Setting)
     set_learning_rate = _takes("set_learning_rate", Amount)
 
@@ -264,6 +283,11 @@ class State(Dir):
         """The services."""
         return {"services": self._board.services}
 
+    @file("rewinds.json", cached=False)
+    def rewinds(self) -> dict[str, Any]:
+        """Where the run has gone back."""
+        return {"rewinds": self._board.rewinds}
+
     @file("control-log.json", cached=False)
     def control_log(self) -> dict[str, Any]:
         """The log."""
@@ -337,7 +361,13 @@ class Artifacts(Listing):
 
     def __init__(self, board: Board) -> None:
         super().__init__(lambda: {"artifact_dir": board.directory, "artifacts": board.written})
+        self._board = board
         self.debug = Link(lambda: f"{board.directory}/debug")
+
+    @file("resumable.json", cached=False)
+    def resumable(self) -> dict[str, Any]:
+        """What training can go on from."""
+        return {"reached": self._board.step, "checkpoints": self._board.kept}
 
 
 class Board(Dir):
@@ -359,6 +389,9 @@ class Board(Dir):
         self.points = {"train/loss": csv([0.5, 0.4, 0.25])}
         self.services: dict[str, dict[str, Any]] = {"rest": {"state": "running", "reason": None, "since": 0.0}}
         self.tunables: dict[str, dict[str, Any]] = {}
+        self.rewinds: list[dict[str, Any]] = []
+        self.kept: list[dict[str, Any]] = []
+        """The checkpoints."""
         self.written: list[dict[str, Any]] = []
         """The artifacts."""
         self.exception: dict[str, Any] | None = None

@@ -293,3 +293,48 @@ def test_ranks_are_shown_so_that_one_that_lags_is_seen(opening: Opening, tmp_pat
     refresh(visit.page)
     expect(visit.page.get_by_text("One process trains.")).to_be_visible()
     assert visit.was_clean()
+
+
+def kept(step: int, **more: object) -> dict[str, object]:
+    told = {"id": f"<b>step={step}</b>.ckpt", "size": 1_500_000, "global_step": step, "time": time.time()}
+    return {**told, "steps_to_redo": 100 - step, "is_older_than_control": False, "is_chosen": False, **more}
+
+
+def test_checkpoints_are_shown_with_what_is_to_redo_and_one_is_gone_back_to_or_chosen(
+    opening: Opening, tmp_path: Path
+) -> None:
+    board = Board(str(tmp_path))
+    board.kept = [kept(90), kept(40, is_older_than_control=True)]
+    visit = opening(board)
+    table = visit.page.get_by_role("table", name="Checkpoints")
+    expect(table.locator("tbody td.number")).to_have_text(["90", "10", "40", "60"])
+    expect(table.locator("tbody tr").nth(1)).to_contain_text("older than the last change by a command")
+    visit.page.get_by_role("button", name="Resume from <b>step=40</b>.ckpt").click()
+    wait_until(lambda: board.given)
+    board.kept[1]["is_chosen"] = True
+    refresh(visit.page)
+    expect(visit.page.get_by_role("button", name="Do not resume from <b>step=40</b>.ckpt")).to_have_text("Chosen")
+    visit.page.get_by_role("button", name="Go back to <b>step=90</b>.ckpt").click()
+    dialog = visit.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("What was done since is lost.")
+    dialog.get_by_role("button").last.click()
+    wait_until(lambda: len(board.given) > 1)
+    assert [(one["kind"], one["args"]) for one in board.given] == [
+        ("choose_checkpoint", {"checkpoint": "<b>step=40</b>.ckpt"}),
+        ("load_checkpoint", {"checkpoint": "<b>step=90</b>.ckpt"}),
+    ]
+    assert visit.was_clean()
+
+
+def test_where_the_run_has_gone_back_is_told(opening: Opening, tmp_path: Path) -> None:
+    board = Board(str(tmp_path))
+    board.rewinds = [
+        {"to_step": 64, "reached": 352, "cause": "resume", "checkpoint": "x", "time": time.time() - 60},
+        {"to_step": 40, "reached": 90, "cause": "load_checkpoint", "checkpoint": "y", "time": time.time()},
+    ]
+    visit = opening(board)
+    items = visit.page.get_by_role("list", name="Rewinds").get_by_role("listitem")
+    expect(items).to_have_count(2)
+    expect(items.nth(0)).to_contain_text("Went back to step 40 after reaching 90")
+    expect(items.nth(1)).to_contain_text("Resumed from step 64 after reaching 352")
+    assert visit.was_clean()

@@ -1,6 +1,7 @@
 /** The panels beside metrics, controls and commands: each shows a node or two. */
 import { useState } from "preact/hooks";
 import { BatchesShown, type FiniteCheck } from "./batches";
+import { Checkpoints } from "./checkpoints";
 import { ArtifactLink, useGiven } from "./download";
 import { Files } from "./files";
 import { Graph } from "./graph";
@@ -17,6 +18,7 @@ export function Panels() {
   return (
     <div class="panels">
       <Panel title="Optimizers">{() => <OptimizersShown />}</Panel>
+      <Panel title="Checkpoints">{() => <Checkpoints />}</Panel>
       <Panel title="Artifacts">{() => <Artifacts />}</Panel>
       <Panel title="Control log">{() => <LogPanel />}</Panel>
       <Panel title="Batches">
