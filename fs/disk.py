@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+_numbers = itertools.count()
 _ASIDE = re.compile(r"\..+\.\d+")
 
 
@@ -21,7 +23,8 @@ def write_whole(path: Path, data: bytes, *, sync_name: bool = False) -> None:
         Return only when the file's name is on the disk too, so that the file is there after a crash. Without it the
         file may be the one before.
     """
-    written = aside(path)
+    # Other threads, and a signal's handler within this one, may write the same file.
+    written = aside(path.with_name(f"{path.name}.{next(_numbers)}"))
     try:
         with written.open("wb") as file:
             file.write(data)

@@ -169,7 +169,9 @@ class FaultRecord(TypedDict):
 
 def dump(fault: Fault) -> FaultRecord:
     """Return the record that `load` turns into an equal fault."""
-    return {"kind": type(fault).__name__, "message": fault.message, "errors": fault.errors}
+    # One that is declared elsewhere crosses as the one that it is a kind of.
+    kind = next(one.__name__ for one in type(fault).__mro__ if _KINDS.get(one.__name__) is one)
+    return {"kind": kind, "message": fault.message, "errors": fault.errors}
 
 
 def load(record: FaultRecord) -> Fault:

@@ -321,6 +321,10 @@ class Attachment:
             raise CheckpointError(
                 f"the run in {str(shelf.directory)!r} is closed, and nobody goes on with it: leave `resume` out"
             )
+        if shelf.is_live:
+            raise CheckpointError(
+                f"the run in {str(shelf.directory)!r} is live: wait until it has ended, or leave `resume` out"
+            )
         self._run_id = str(shelf.record["run_id"])
         return str(shelf.directory)
 

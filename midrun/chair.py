@@ -242,7 +242,8 @@ class Chair:
         try:
             result, others = self._round(DO, command, lambda: kind.do(run, args, command))
         except Exception as error:
-            if isinstance(kind, Shared) and kind.breaks:
+            # Before anybody has begun it is a plain conflict.
+            if isinstance(kind, Shared) and kind.breaks and type(error) is not Conflict:
                 self._loop.break_off(last_line(error))
             raise
         shown: dict[str, Any] = result if isinstance(result, dict) else {}

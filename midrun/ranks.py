@@ -126,8 +126,10 @@ class Ranks:
         A rank that tells nothing in ten minutes, or until this process is told to end, has told so.
         """
         found: dict[int, str | None] = {self.own["rank"]: own}
-        if self._hall is None:
+        if self.own["world_size"] == 1:
             return found
+        if self._hall is None:
+            return {**found, self.own["rank"]: own or "the ranks can't tell each other anything"}
         self._exchanges += 1
         key = f"{word}/{self._exchanges}"
         self.channel.put(f"{key}/{self.own['rank']}", {"told": own})

@@ -19,6 +19,7 @@ from midrun.checkpoints.resume import Resume, ResumeRecord, described
 from midrun.checkpoints.rewinds import RewindRecord, Rewinds
 from midrun.command import Command
 from midrun.commands import KINDS
+from midrun.commands.kind import Kind
 from midrun.config import MidrunConfig
 from midrun.control import ControlErrors
 from midrun.directory import mountpoint
@@ -256,9 +257,13 @@ class Run:
         self.log.say(described(record))
         for name, args in self.resume.control.items():
             if (kind := KINDS.get(name)) is not None and name != "set_gradient_clip":  # Which every rank has set.
-                self.queue.submit(Command(kind, kind.Arguments(**args), source="resume"))
+                self._attempt(lambda kind=kind, args=args: self._again(kind, args))  # type: ignore[misc]  # as loops need it
         self.disk.put(self._write_run_record)
         self._page.bump()
+
+    def _again(self, kind: Kind, args: Mapping[str, object]) -> None:
+        """Have a command done that was done in the run whose checkpoint was loaded."""
+        self.queue.submit(Command(kind, kind.Arguments(**args), source="resume"))
 
     def note_rewind(self, rewind: RewindRecord) -> None:
         """Note that the run has gone back to an earlier step."""

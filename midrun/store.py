@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -79,6 +80,8 @@ class Store:
         """How many files have been written: after each a list is out of date."""
         self._own: dict[str, dict[str, Written]] = {folder: {} for folder in FOLDERS}
         """What this session has put into each index, by path."""
+        self._lock = threading.RLock()
+        """Held while an index is written: by training, the thread for the disk, or one that saves for Lightning."""
         self._gone: set[str] = set()
         """The paths of what it has taken out."""
 
@@ -142,7 +145,10 @@ class Store:
 
     def note(self, path: str, checkpoint: dict[str, Any]) -> None:
         """Put a checkpoint into the index that Lightning has written, whole, wherever it lies."""
-        with suppress(OSError):  # It may lie in a bucket; and the index is not worth an error in Lightning's code.
+        if "optimizer_states" not in checkpoint:
+            return  # Nobody can go on from weights alone.
+        # It may lie in a bucket, and hold anything; and the index is not worth an error in Lightning's code.
+        with suppress(OSError, KeyError, TypeError, ValueError):
             place = {"global_step": int(checkpoint["global_step"]), "epoch": int(checkpoint["epoch"])}
             file = Path(os.path.abspath(path))
             size = sum(part.stat().st_size for part in file.rglob("*")) if file.is_dir() else file.stat().st_size
@@ -226,15 +232,19 @@ class Store:
         A signal's handler may save a checkpoint while another is put into the index, and so may another thread: whoever
         sees that there is more now than when the index was made writes it again.
         """
-        while True:
+        while not self._write_once(folder):
+            pass
+
+    def _write_once(self, folder: str) -> bool:
+        """Write the index; return whether there is no more by now than what is in it."""
+        with self._lock:
             own = list(self._own[folder].values())
             gone, paths = set(self._gone), {entry["path"] for entry in own}
             rest = [entry for entry in self.index(folder)["artifacts"] if entry["path"] not in paths | gone]
             entries = sorted([*own, *rest], key=lambda entry: entry["time"], reverse=True)
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
             write_whole(self.directory / folder / _INDEX, render(_INDEX, {"artifacts": entries}))
-            if len(own) == len(self._own[folder]) and gone == self._gone:
-                return
+            return len(own) == len(self._own[folder]) and gone == self._gone
 
     # ---- after a crash
 
@@ -255,7 +265,7 @@ class Store:
         found = [path for path in self._files() if str(path) not in known]
         for path in found:
             if (entry := _entry_in(path)) is not None:
-                self._own[CHECKPOINTS][str(path)] = entry
+                self._own[CHECKPOINTS].setdefault(str(path), entry)  # It may be just being added.
         if lost or found:
             self._gone |= lost
             self._write_index(CHECKPOINTS)

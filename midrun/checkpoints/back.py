@@ -14,7 +14,7 @@ from lightning.pytorch.trainer import call
 
 from midrun.checkpoints import bundle, generators, results
 from midrun.checkpoints.faults import CheckpointError
-from midrun.checkpoints.position import BATCH_END, EPOCH_END, STEP, gradients_into
+from midrun.checkpoints.position import BATCH_END, IN_VALIDATION, VALIDATED, VALIDATION_END, gradients_into
 from midrun.checkpoints.shelf import check
 from midrun.fs.tracebacks import last_line
 
@@ -106,5 +106,5 @@ def _count_again(trainer: Trainer, told: dict[str, Any], where: str) -> None:
         progress.total.reset_on_restart()
         progress.current.reset_on_restart()
     # Lightning counts one more at the end of this batch, which comes next.
-    is_counted = where in {EPOCH_END, STEP}
+    is_counted = where not in {BATCH_END, IN_VALIDATION, VALIDATED, VALIDATION_END}
     epoch._batches_that_stepped = told["epoch_loop.state_dict"]["_batches_that_stepped"] - is_counted  # noqa: SLF001 - Lightning's step for loggers

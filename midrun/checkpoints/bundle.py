@@ -35,23 +35,24 @@ _MOST_TOLD = 64 << 20
 """Bytes of gradients and buffers that a later rank tells, at most."""
 
 
-def bundle(own: dict[str, Any], ranks: Ranks | None, shared: dict[str, Any]) -> dict[str, Any]:
+def bundle(own: dict[str, Any], world: int, ranks: Ranks | None, shared: dict[str, Any]) -> dict[str, Any]:
     """Return the bundle of a checkpoint; on a later rank it is incomplete, and nobody writes it.
 
     Parameters
     ----------
     own
         What this rank needs.
+    world
+        How many ranks there are.
     ranks
-        Who trains; None where nobody does any more.
+        Who they are; None where nobody trains any more.
     shared
         What is the same on all ranks.
     """
-    world = 1 if ranks is None else ranks.own["world_size"]
     made = {"format": OF_ONE if world == 1 else OF_MANY, "version": midrun.__version__, "world_size": world, **shared}
-    if world == 1 or ranks is None:
+    if world == 1:
         return {**made, "rank": own}
-    return {**made, "ranks": _gathered(own, ranks)}
+    return {**made, "ranks": [None] * world if ranks is None else _gathered(own, ranks)}
 
 
 def _gathered(own: dict[str, Any], ranks: Ranks) -> list[dict[str, Any] | None]:
@@ -72,7 +73,9 @@ def _gathered(own: dict[str, Any], ranks: Ranks) -> list[dict[str, Any] | None]:
                 time.sleep(_PAUSE)
             ranks.channel.forget(key)
             if told is not None:
-                found[other] = torch.load(io.BytesIO(base64.b64decode(told)), weights_only=True)
+                part = torch.load(io.BytesIO(base64.b64decode(told)), weights_only=True)
+                # Where one of them has failed to write a checkpoint, they number them differently.
+                found[other] = part if part["at"] == own["at"] else None
     return found
 
 

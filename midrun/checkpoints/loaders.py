@@ -121,20 +121,23 @@ class Cycle:
     def end(self) -> None:
         """Leave the loader as it was."""
         self._combined.__class__ = self._class
+        mode = self._combined._iterator  # noqa: SLF001 - Lightning shows it nowhere
+        if mode is not None:
+            mode.iterables = [one.loader if isinstance(one, _Again) else one for one in mode.iterables]
 
 
 class _Again:
     """A loader that tells when it begins again."""
 
     def __init__(self, loader: Any, tell: Callable[[object], None]) -> None:  # noqa: ANN401 - anybody's loader
-        self._loader, self._tell = loader, tell
+        self.loader, self._tell = loader, tell
 
     def __iter__(self) -> Iterator[Any]:
-        self._tell(self._loader)
-        return iter(self._loader)
+        self._tell(self.loader)
+        return iter(self.loader)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self.loader)
 
 
 def cycle_of(combined: Any) -> Cycle | None:  # noqa: ANN401 - as above
@@ -176,6 +179,10 @@ class Loaders:
             own._num_yielded += count  # noqa: SLF001 - as above
             self._combined._iterator._idx += count  # noqa: SLF001 - as above
             return
+        self._load(fetcher, count)
+
+    @staticmethod
+    def _load(fetcher: Any, count: int) -> None:  # noqa: ANN401 - as above
         for _ in range(count):
             # A fetcher that does not know the length has one batch more in its hands.
             next(fetcher if fetcher.length is None else fetcher.iterator)

@@ -7,6 +7,7 @@ is looked up when a checkpoint is written.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
@@ -112,6 +113,10 @@ class Position:
     def _note(self, loader: object) -> None:
         """Note what a loader has of its own, which Lightning takes its first batches from next."""
         number = len(self._first)
+        with suppress(Exception):  # Anybody's loader, in the midst of Lightning's code.
+            self._note_own(loader, number)
+
+    def _note_own(self, loader: object, number: int) -> None:
         if self._adopted is not None and number < len(self._adopted):
             give(loader, self._adopted[number])
         self._first.append(marks_of(loader))
@@ -172,6 +177,8 @@ class Position:
                 "validation": _plain(self._validation) if spot.where == IN_VALIDATION else None,
             },
             "batches": progress.processed,
+            "at": [int(self._trainer.global_step), progress.ready, spot.where],
+            "of": float(self._trainer.num_training_batches),
             "results": trained,
             "validated": validated if spot.where == VALIDATED else [],
             "outputs": [dict(row) for row in epoch_loop.val_loop._logged_outputs] if spot.where == VALIDATED else [],  # noqa: SLF001 - as above
@@ -183,7 +190,7 @@ class Position:
         }
         if self._has_gradients(spot.where):
             told["gradients"] = {
-                name: parameter.grad.detach().clone()
+                name: parameter.grad.detach().to("cpu", copy=True)
                 for name, parameter in self._module.named_parameters()
                 if parameter.grad is not None
             }

@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.loops.fit_loop import RestartStage
 
-from midrun.checkpoints import generators, results
+from midrun.checkpoints import generators, position, results
 from midrun.checkpoints.loaders import Begun, in_use, is_stateful
 from midrun.checkpoints.position import (
     BETWEEN,
@@ -110,7 +110,7 @@ class Restart:
     def disarm(self) -> None:
         """Leave the loops alone."""
         for loop in (self._fit, self._epoch):
-            for name in ("run", "reset", "on_run_start"):
+            for name in ("run", "reset", "on_run_start", "_load_combined_loader_states"):
                 vars(loop).pop(name, None)
         self._limit_again()
 
@@ -121,8 +121,7 @@ class Restart:
         del fit.run
         self._lift_limits()
         vars(fit).update(reset=self._reset, on_run_start=self._begin)
-        if not self._uses_states():
-            fit._combined_loader_states_to_load = []  # noqa: SLF001 - they are drawn from anew, see `_bring`
+        vars(fit)["_load_combined_loader_states"] = self._load_states
         if data["made"] is not None:
             generators.restore(data["made"])
         self._exactly_as_it_was()
@@ -130,6 +129,15 @@ class Restart:
             fit.run()
         finally:
             self.disarm()
+
+    def _load_states(self) -> None:
+        """Have loaders go where they say that they were, if all of them do; else they are drawn from anew."""
+        fit = self._fit
+        del fit._load_combined_loader_states  # noqa: SLF001 - Lightning's own
+        if self._uses_states() and all(map(is_stateful, in_use(self._trainer).all)):
+            fit._load_combined_loader_states()  # noqa: SLF001 - as above
+        else:
+            fit._combined_loader_states_to_load = []  # noqa: SLF001 - as above
 
     def _exactly_as_it_was(self) -> None:
         """Load anew what Lightning has loaded before it gave the model its precision."""
@@ -197,16 +205,16 @@ class Restart:
         self._recall()
         self._asked.arrive()
         match where:
-            case "on_train_batch_end":
+            case position.BATCH_END:
                 self._finish_batch()
                 epoch.on_advance_end(fetcher)
-            case "on_validation_epoch_end" | "on_validation_end":
+            case position.VALIDATED | position.VALIDATION_END:
                 self._finish_validation()
                 epoch._skip_next_val = True  # noqa: SLF001 - Lightning's own mark
                 epoch.on_advance_end(fetcher)
-            case "in a validation":
+            case position.IN_VALIDATION:
                 epoch.on_advance_end(fetcher)
-            case "on_before_optimizer_step":
+            case position.STEP:
                 self._asked.at_step(self._overwrite)
         vars(epoch).update(reset=self._keep, on_run_start=self._enter_epoch)
         epoch.run(fetcher)
@@ -267,7 +275,12 @@ class Restart:
             cycle = self._position.cycle
             if cycle is not None:
                 cycle.told = [Begun(number, rng, marks) for number, rng, marks in data["again"]]
-            loaders.advance(fetcher, self._told["batches"])
+            try:
+                loaders.advance(fetcher, self._told["batches"])
+            except StopIteration:
+                # Lightning, too, would begin the loader anew.
+                self._doubts.append(f"the loader ends before the {self._told['batches']} batches that were behind it")
+                iter(fetcher)
             self._put_ahead()
             self._doubts += loaders.doubts(number)
 
@@ -280,7 +293,7 @@ class Restart:
     def _recall(self) -> None:
         """Put back what was logged, accumulated and computed so far."""
         told, trainer, module = self._told, self._trainer, self._module
-        results.restore(self._epoch._results, told["results"], trainer)  # noqa: SLF001 - Lightning shows it nowhere else
+        self._doubts += results.restore(self._epoch._results, told["results"], trainer)  # noqa: SLF001 - Lightning shows it nowhere else
         results.show(trainer, told["shown"])
         lost = results.accumulate(module, told["metrics"])
         self._doubts += [f"the model has no {name} any more" for name in lost]
@@ -368,13 +381,18 @@ class Restart:
             if callback.state_key in keys:
                 keys.remove(callback.state_key)
                 muted.append(callback)
-        for one in muted:
-            vars(one)[hook] = _nothing
+        # Some have their hooks there anyway, as LambdaCallback has.
+        own = [(vars(one), vars(one).get(hook)) for one in muted]
+        for members, _ in own:
+            members[hook] = _nothing
         try:
             yield
         finally:
-            for one in muted:
-                vars(one).pop(hook, None)
+            for members, before in own:
+                if before is None:
+                    del members[hook]
+                else:
+                    members[hook] = before
 
 
 def _nothing(*_: object, **__: object) -> None:

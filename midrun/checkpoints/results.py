@@ -50,8 +50,9 @@ def told(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     return found, missing
 
 
-def restore(results: dict[str, Any], rows: list[dict[str, Any]], trainer: Any) -> None:  # noqa: ANN401 - either package's Trainer
-    """Put results into a collection as `told` has told them."""
+def restore(results: dict[str, Any], rows: list[dict[str, Any]], trainer: Any) -> list[str]:  # noqa: ANN401 - either package's Trainer
+    """Put results into a collection as `told` has told them; return why some can't be, a clause for each."""
+    missing = []
     for row in rows:
         meta = _Metadata(**row["meta"], reduce_fx=getattr(torch, row["reduce"]))
         meta.sync = _Sync(fn=trainer.strategy.reduce, _group=None, **row["sync"])
@@ -62,10 +63,15 @@ def restore(results: dict[str, Any], rows: list[dict[str, Any]], trainer: Any) -
             if row["count"] is not None:
                 result.cumulated_batch_size = row["count"].to(device)
         else:
-            result.value = attrgetter(row["meta"]["metric_attribute"])(trainer.lightning_module)
+            try:
+                result.value = attrgetter(row["meta"]["metric_attribute"])(trainer.lightning_module)
+            except AttributeError:
+                missing.append(f"the model has no {row['meta']['metric_attribute']} any more")
+                continue
         result._forward_cache = None if row["last"] is None else row["last"].to(device)  # noqa: SLF001 - as above
         result.has_reset, result._update_count = row["has_reset"], row["updates"]  # noqa: SLF001 - as above
         results[row["key"]] = result.to(device)
+    return missing
 
 
 def shown(trainer: Any) -> dict[str, Any]:  # noqa: ANN401 - as above

@@ -14,7 +14,7 @@ from midrun.checkpoints.faults import CheckpointError
 from midrun.checkpoints.position import BATCH_END, Position
 from midrun.checkpoints.restart import Restart
 from midrun.checkpoints.rewinds import Cause, Rewind, RewindRecord
-from midrun.checkpoints.shelf import Shelf, shelf_of
+from midrun.checkpoints.shelf import Shelf, reach_of, shelf_of
 from midrun.fs.tracebacks import message, trace
 from midrun.lightnings import is_empty
 from midrun.log import tell
@@ -122,6 +122,7 @@ class Resume:
         position = self.position or Position(module.trainer, module)
         checkpoint[bundle.KEY] = bundle.bundle(
             position.told(),
+            int(module.trainer.world_size),
             self.ranks,
             {
                 "time": time.time(),
@@ -151,16 +152,20 @@ class Resume:
     def load(self, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Take what a checkpoint has of midrun. Raises CheckpointError where it can't be this model's."""
         found = bundle.read(checkpoint)
-        if _takes_weights_as_they_are(module) and (why := bundle.of_another_model(checkpoint, module)) is not None:
-            raise CheckpointError(f"the checkpoint is of another model: {why}. Nothing was loaded")
         trainer = module._trainer  # noqa: SLF001 - `module.trainer` raises where there is none
+        is_fitting = trainer is not None and trainer.state.fn == "fit"
+        if (
+            is_fitting
+            and _takes_weights_as_they_are(module)
+            and (why := bundle.of_another_model(checkpoint, module)) is not None
+        ):
+            raise CheckpointError(f"the checkpoint is of another model: {why}. Nothing was loaded")
         self.extra = None if found is None else found["extra"]
         for path, value in ({} if found is None else found["tunables"]).items():
             try:
                 set_tunable(module, path, value)
             except Exception as error:  # noqa: BLE001 - a setter of the model's is anybody's code
                 tell(logging.WARNING, f"{path!r} of the checkpoint is not set: {message(error)}")
-        is_fitting = trainer is not None and trainer.state.fn == "fit"
         if trainer is not None and is_fitting and not self._is_going_back and not _is_tuners(trainer.ckpt_path):
             self._resume(trainer, module, checkpoint, found)
 
@@ -222,8 +227,7 @@ class Resume:
     @staticmethod
     def _reach_of(path: Any) -> int:  # noqa: ANN401 - as Lightning has it
         """Return how far the run had come whose checkpoint it is."""
-        shelf = None if path is None else shelf_of(str(path))
-        return 0 if shelf is None else shelf.reached
+        return 0 if path is None else reach_of(str(path))
 
     # ---- going back
 
@@ -345,5 +349,11 @@ def _takes_weights_as_they_are(module: LightningModule) -> bool:
         behind is not None
         and is_empty(behind(module), ".core.hooks", ".core.saving", ".core.module")
         and bool(module.strict_loading)
-        and not any(part._load_state_dict_pre_hooks for part in module.modules())  # noqa: SLF001 - torch shows them nowhere
+        and not any(part._load_state_dict_pre_hooks or _loads_in_its_own_way(part) for part in module.modules())  # noqa: SLF001 - torch shows them nowhere
     )
+
+
+def _loads_in_its_own_way(part: object) -> bool:
+    """Whether a module's class takes weights otherwise than torch's and Lightning's own modules do."""
+    ways = (getattr(type(part), name) for name in ("load_state_dict", "_load_from_state_dict"))
+    return any(not way.__module__.startswith(("torch.nn.", "torchmetrics.")) for way in ways)

@@ -10,7 +10,6 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
@@ -19,13 +18,16 @@ from midrun.checkpoints.faults import CheckpointError
 from midrun.control_log import CONTROL_LOG
 from midrun.fs.curves import last_step
 from midrun.fs.disk import write_whole
+from midrun.fs.lock import is_held
 from midrun.fs.render import render
-from midrun.records import FORMAT, HISTORY, LAST_STATE, RUN_RECORD
+from midrun.records import FORMAT, HISTORY, LAST_STATE, RUN_RECORD, boot_id, process
 
 INDEX, CHOSEN = "index.json", "chosen.json"
 """Their names, beside the checkpoints."""
 LATEST, RESUME = "latest", "resume"
 """The words for the newest checkpoint, and for the one that was chosen or else the newest."""
+_HIGHEST = 4
+"""How many directories up from a checkpoint the run's may be."""
 _TAIL = 1 << 20
 """Bytes at the end of the control log in which its last line is looked for."""
 
@@ -85,6 +87,17 @@ class Shelf:
     def is_closed(self) -> bool:
         """Whether the run was closed for good."""
         return self.record.get("state") == "closed"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody trains in it now, as far as that is seen from this host."""
+        session = self.record.get("session")
+        if not isinstance(session, dict) or session.get("ended") is not None:
+            return False
+        pid = session.get("pid")
+        found = process(pid) if isinstance(pid, int) and session.get("boot_id") == boot_id() else None
+        is_there = found is not None and found.born == session.get("born") and found.state not in {"Z", "X"}
+        return is_there or is_held(self.directory / "spool")
 
     @property
     def reached(self) -> int:
@@ -175,6 +188,16 @@ class Shelf:
         what = f"several checkpoints are called {name!r}: give the id" if named else f"there is no checkpoint {name!r}"
         raise CheckpointError(f"{what}; the newest are {listed}")
 
+    def _named(self, which: str) -> str:
+        """Return the path that a name means: one of the run's, or else any file's."""
+        try:
+            return str(self.find(which)["path"])
+        except CheckpointError:
+            with suppress(OSError):
+                if which and Path(which).exists():
+                    return which
+            raise
+
     def used(self, path: str) -> None:
         """Have `resume` mean the newest again, where this one was chosen."""
         with suppress(OSError):
@@ -196,7 +219,7 @@ class Shelf:
             check(chosen)
             return chosen
         if which not in {LATEST, RESUME}:
-            path = which if Path(which).exists() else self.find(which)["path"]
+            path = self._named(which)
             check(path)
             return os.path.abspath(path)
         for entry in self.entries():
@@ -231,8 +254,8 @@ def _document(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-_resolved: dict[str, Shelf] = {}
-"""Whose checkpoint each path is, of those that this process has asked for."""
+_resolved: dict[str, tuple[Shelf, int]] = {}
+"""Whose checkpoint each path is, of those that this process has asked for, and how far that run had come then."""
 
 
 def checkpoint(run: str | os.PathLike[str], which: str = RESUME) -> str | None:
@@ -252,7 +275,7 @@ def checkpoint(run: str | os.PathLike[str], which: str = RESUME) -> str | None:
     shelf = Shelf(run)
     path = shelf.resolve(which)
     if path is not None:
-        _resolved[path] = shelf
+        _resolved[path] = shelf, shelf.reached
     return path
 
 
@@ -261,13 +284,16 @@ def shelf_of(path: str | None) -> Shelf | None:
     if path is None:
         return None
     if path in _resolved:
-        return _resolved[path]
-    for above in _above(Path(path)):
+        return _resolved[path][0]
+    for above in list(Path(os.path.abspath(path)).parents)[:_HIGHEST]:
         with suppress(CheckpointError):
             return Shelf(above)
     return None
 
 
-def _above(path: Path) -> Iterator[Path]:
-    """Iterate over the directories in which a checkpoint may lie that a run has written."""
-    yield from list(Path(os.path.abspath(path)).parents)[:4]
+def reach_of(path: str) -> int:
+    """Return how far the run had come whose checkpoint it is, before this process wrote of it where that is known."""
+    if path in _resolved:
+        return _resolved[path][1]
+    shelf = shelf_of(path)
+    return 0 if shelf is None else shelf.reached

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from midrun.fs import disk
 from midrun.fs import spool as module
 from midrun.fs.disk import append_whole, write_whole
 from midrun.fs.lock import Owned
@@ -258,10 +260,13 @@ def test_a_record_that_is_owed_is_written_with_the_next_one_and_at_the_end(spool
     assert json.loads(in_the_way.read_bytes())["status"] == "succeeded"
 
 
-def test_a_command_whose_beginning_could_not_be_written_is_known_after_a_crash_to_have_begun(spool: Spool) -> None:
+def test_a_command_whose_beginning_could_not_be_written_is_known_after_a_crash_to_have_begun(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spool.put("queued", record("a"))
     # A name that can't be written aside: the file itself can be moved.
-    aside = spool.directory / f"executing/.a.json.{os.getpid()}"
+    monkeypatch.setattr(disk, "_numbers", itertools.repeat(7))
+    aside = spool.directory / f"executing/.a.json.7.{os.getpid()}"
     aside.mkdir()
     with pytest.raises(OSError, match="directory"):
         spool.put("executing", record("a"))

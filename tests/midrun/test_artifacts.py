@@ -277,7 +277,7 @@ def test_two_of_the_same_step_have_names_of_their_own(tmp_path: Path) -> None:
     ]
 
 
-def test_an_index_that_somebody_has_spoilt_is_begun_anew(tmp_path: Path) -> None:
+def test_an_index_that_somebody_has_spoilt_is_written_anew(tmp_path: Path) -> None:
     model = Random()
     index = Path("artifacts") / "checkpoints" / "index.json"
 
@@ -288,7 +288,7 @@ def test_an_index_that_somebody_has_spoilt_is_begun_anew(tmp_path: Path) -> None
     model.plan[0] = partial(model.ask, "checkpoint")
     model.plan[1] = spoil
     fit(model, tmp_path, 2)
-    assert json.loads((model.live.directory / index).read_bytes()) == {"artifacts": [model.results()[1]]}
+    assert json.loads((model.live.directory / index).read_bytes()) == {"artifacts": model.results()[::-1]}
 
 
 def test_it_goes_where_the_option_says(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, LambdaCallback, ModelCheckpoint
 from lightning.pytorch.tuner.tuning import Tuner
 
 import midrun
@@ -22,7 +22,7 @@ from midrun import CheckpointError
 from midrun.checkpoints.rewinds import Rewind
 from midrun.checkpoints.shelf import Shelf
 from tests.midrun.models import batches, document, runs, trainer
-from tests.midrun.steering import Steered, aside, done, failed, fit, held, until, where
+from tests.midrun.steering import Steered, aside, done, failed, fit, held, records_of, until, where
 from tests.resuming import digest
 
 pytestmark = pytest.mark.filterwarnings(
@@ -342,7 +342,7 @@ def test_what_commands_had_set_is_set_again(tmp_path: Path) -> None:
     fit(model, tmp_path, 8)
     resumed, seen = Model(), []
     resumed.at[7] = lambda: seen.append((resumed.trainer.gradient_clip_val, resumed.noise.p))
-    resumed.at[8] = lambda: until(lambda: resumed.live.points.is_awaited)
+    resumed.at[8] = lambda: until(lambda: [r for r in records_of(resumed.live) if "finite" in r["kind"]])
     resumed.at[12] = lambda: seen.append(document(resumed, "state/finite-check.json")["enabled"])
     go_on(resumed, tmp_path, 8, midrun.checkpoint(model.live.directory, "here"), max_epochs=2)
     assert seen == [(0.25, 0.125), True]
@@ -513,3 +513,73 @@ def test_a_checkpoint_that_is_in_no_index_is_found_when_the_run_begins_again(tmp
     assert {key: entry[key] for key in ("id", "path", "label", "global_step", "epoch")} == {
         key: wanted[key] for key in ("id", "path", "label", "global_step", "epoch")
     }
+
+
+# ---- what other ways of saving and loading do
+
+
+def test_a_checkpoint_of_weights_alone_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    model = Going()
+    weights = ModelCheckpoint(tmp_path / "own", every_n_train_steps=2, save_weights_only=True)
+    fit(model, tmp_path, 5, callbacks=[weights], enable_checkpointing=True)
+    assert midrun.checkpoint(model.live.directory) is None
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+def test_hooks_that_are_set_on_a_callback_are_there_after_a_resume(tmp_path: Path) -> None:
+    ends: list[int] = []
+
+    def counting() -> LambdaCallback:
+        return LambdaCallback(on_train_epoch_end=lambda trainer, _: ends.append(trainer.current_epoch))
+
+    model = Going()
+    saving = ModelCheckpoint(tmp_path / "own", save_on_train_epoch_end=True, save_top_k=-1)
+    fit(model, tmp_path, 3, callbacks=[counting(), saving], enable_checkpointing=True, max_epochs=3)
+    first = next(path for path in (tmp_path / "own").iterdir() if "epoch=0" in path.name)
+    ends.clear()
+    go_on(Going(), tmp_path, 3, first, callbacks=[counting()], max_epochs=3)
+    assert ends == [1, 2]
+
+
+def test_where_there_are_fewer_batches_than_before_training_goes_on_and_says_so(tmp_path: Path) -> None:
+    _, path = saved(tmp_path, steps=8)
+    resumed = Going()
+    go_on(resumed, tmp_path, 4, path, max_epochs=3)
+    record = resumed.midrun.resume.record
+    assert record is not None
+    assert record["exact"] is False
+    assert "the loader ends before the 8 batches that were behind it" in record["reasons"]
+    assert resumed.trainer.current_epoch == 3
+
+
+@pytest.mark.filterwarnings("ignore:Found keys that are in the model state dict:UserWarning")
+def test_weights_may_be_loaded_into_another_model_where_that_is_wanted(tmp_path: Path) -> None:
+    _, path = saved(tmp_path)
+
+    class Wider(Going):
+        def __init__(self) -> None:
+            super().__init__()
+            self.more = torch.nn.Linear(2, 2)
+
+    loaded = Wider.load_from_checkpoint(path, strict=False, weights_only=True)
+    assert torch.equal(loaded.net.weight, torch.load(path, weights_only=True)["state_dict"]["net.weight"])
+
+
+def test_a_live_run_is_nobody_s_to_go_on_with(tmp_path: Path) -> None:
+    model, errors = Going(), []
+
+    def begin() -> None:
+        with pytest.raises(CheckpointError, match="is live: wait until it has ended") as error:
+            fit(Going(resume=model.live.directory), tmp_path, 1)
+        errors.append(error)
+
+    model.at[1] = begin
+    fit(model, tmp_path, 2)
+    assert errors
+
+
+def test_what_user_code_writes_through_lightning_is_no_error_of_midrun_s(tmp_path: Path) -> None:
+    model = Going()
+    model.at[1] = lambda: model.trainer.strategy.checkpoint_io.save_checkpoint({"mine": 1}, tmp_path / "mine.ckpt")
+    fit(model, tmp_path, 2)
+    assert Shelf(model.live.directory).entries() == []

@@ -120,6 +120,16 @@ class State(Dir):
         """Learning rates."""
         return {"lr": [0.1, 0.01]}
 
+    @file("rewinds.json")
+    def rewinds(self) -> dict[str, Any]:
+        """Where it has gone back."""
+        return {"rewinds": []}
+
+    @file("resume.json")
+    def resume(self) -> dict[str, Any]:
+        """What it goes on from."""
+        return {}
+
     @file("control-log.json")
     def control_log(self) -> dict[str, list[str]]:
         """What was asked."""
@@ -386,6 +396,11 @@ class Artifacts(Dir):
     def checkpoints_index(self) -> dict[str, int]:
         """The checkpoints."""
         return {"last.ckpt": 1234}
+
+    @file("resumable.json")
+    def resumable(self) -> dict[str, Any]:
+        """What training can go on from."""
+        return {"reached": 100, "checkpoints": []}
 
     @file("snapshots.json")
     def snapshots_index(self) -> dict[str, int]:
