@@ -120,6 +120,12 @@ class Ranks:
         """The numbers of the later ranks."""
         return range(1, self.own["world_size"])
 
+    def meet(self, patience: float) -> None:
+        """Wait until rank zero has told where the run is, so that there is a channel, for so many seconds at most."""
+        deadline = time.monotonic() + patience
+        while self._hall is not None and self.directory is None and time.monotonic() < deadline:
+            time.sleep(_BLINK)
+
     def exchange(self, word: str, own: str | None, told_to_end: Callable[[], object]) -> dict[int, str | None]:
         """Tell the others something in code that all of them run, and return what each has told, this one included.
 
@@ -130,6 +136,7 @@ class Ranks:
             return found
         if self._hall is None:
             return {**found, self.own["rank"]: own or "the ranks can't tell each other anything"}
+        self.meet(_EXCHANGE)
         self._exchanges += 1
         key = f"{word}/{self._exchanges}"
         self.channel.put(f"{key}/{self.own['rank']}", {"told": own})

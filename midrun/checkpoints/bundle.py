@@ -62,6 +62,8 @@ def _gathered(own: dict[str, Any], ranks: Ranks) -> list[dict[str, Any] | None]:
     found[rank] = own
     with suppress(ConnectionError, RuntimeError):  # The others, or rank zero, can't be told anything.
         if rank:
+            # It may have been told of the run by nobody yet, so soon after the beginning.
+            ranks.meet(_PATIENCE)
             file = io.BytesIO()
             torch.save(_small(own), file)
             ranks.channel.put(f"bundle/{number}/{rank}", base64.b64encode(file.getvalue()).decode())
@@ -118,8 +120,13 @@ def part_of(found: dict[str, Any], rank: int, world_size: int) -> tuple[dict[str
     if found["world_size"] != world_size:
         wrote = f"{found['world_size']} rank{'s' if found['world_size'] > 1 else ''}"
         return None, f"the checkpoint was written by {wrote}, and there are {world_size} now"
-    part = found["rank"] if world_size == 1 else found["ranks"][rank]
-    return part, None if part is not None else f"rank {rank} had told nothing when the checkpoint was written"
+    if world_size == 1:
+        return found["rank"], None
+    # All go on in one way, or all in the other: else they would not come to the same collective operations.
+    missing = [number for number, part in enumerate(found["ranks"]) if part is None]
+    if missing:
+        return None, f"rank {', '.join(map(str, missing))} had told nothing when the checkpoint was written"
+    return found["ranks"][rank], None
 
 
 def of_another_model(checkpoint: Mapping[str, Any], module: torch.nn.Module) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from midrun.checkpoints.bundle import part_of
 from tests.resuming import CASES, Case, Spot, rest, train
 
 pytestmark = [
@@ -41,3 +42,13 @@ def test_training_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     for spot, path in wanted.items():
         part = train(case, tmp_path, checkpoint=path, seed=99)
         assert (part.model.seen, part.rows) == rest(whole, spot), spot
+
+
+def test_where_one_rank_has_told_nothing_all_go_on_in_the_same_way() -> None:
+    # Else they would not come to the same collective operations.
+    found = {"world_size": 2, "ranks": [{"where": "on_train_batch_end"}, None]}
+    for rank in (0, 1):
+        part, why = part_of(found, rank, 2)
+        assert part is None
+        assert why == "rank 1 had told nothing when the checkpoint was written"
+    assert part_of(found, 0, 4) == (None, "the checkpoint was written by 2 ranks, and there are 4 now")
