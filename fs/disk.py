@@ -23,8 +23,10 @@ def write_whole(path: Path, data: bytes, *, sync_name: bool = False) -> None:
         Return only when the file's name is on the disk too, so that the file is there after a crash. Without it the
         file may be the one before.
     """
-    # Other threads, and a signal's handler within this one, may write the same file.
-    written = aside(path.with_name(f"{path.name}.{next(_numbers)}"))
+    written = aside(path)
+    if written.exists():
+        # Another thread, or what a signal's handler has interrupted in this one, is about to write the same file.
+        written = aside(path.with_name(f"{path.name}.{next(_numbers)}"))
     try:
         with written.open("wb") as file:
             file.write(data)

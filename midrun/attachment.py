@@ -147,7 +147,11 @@ class Attachment:
         from midrun.checkpoints.plain import refusal  # noqa: PLC0415 - it loads torch
 
         loop = self._live("save_checkpoint")
-        if (why := refusal(extra, "extra")) is not None:
+        try:
+            why = refusal(extra, "extra")
+        except RecursionError:
+            why = "extra is nested too deeply, or holds itself"
+        if why is not None:
             raise TypeError(f"save_checkpoint: {why}, which torch.load(weights_only=True) refuses: give plain values")
         loop.strategy.barrier("midrun.save_checkpoint")
         revision = 0 if self.run is None else self.run.queue.control_log.revision

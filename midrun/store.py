@@ -210,8 +210,8 @@ class Store:
         """Return what is in the index; a file that is no index is none."""
         try:
             index = json.loads((self.directory / folder / _INDEX).read_bytes())
-            entries = [{"number": 0, **dict(item)} for item in index["artifacts"]]
-        except (OSError, ValueError, KeyError, TypeError):
+            entries = [{"number": 0, **dict(item)} for item in index["artifacts"] if _is_entry(item)]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             entries = []
         return WrittenIndex(artifacts=entries)  # type: ignore[typeddict-item]  # as written
 
@@ -273,6 +273,12 @@ class Store:
     def _files(self) -> list[Path]:
         folder = self.directory / CHECKPOINTS
         return [path for path in folder.glob("*.ckpt") if not path.name.startswith(".")]
+
+
+def _is_entry(item: object) -> bool:
+    """Whether somebody has not spoilt it."""
+    kinds = {"id": str, "path": str, "size": int, "global_step": int, "epoch": int, "time": float}
+    return isinstance(item, dict) and all(isinstance(item.get(name), kind) for name, kind in kinds.items())
 
 
 def _entry_in(path: Path) -> Written | None:

@@ -66,6 +66,9 @@ def _of_other_optimizers(checkpoint: dict[str, Any], trainer: Trainer) -> str | 
         had, has = (
             [len(group["params"]) for group in groups] for groups in (state["param_groups"], optimizer.param_groups)
         )
+        lacks = [name for name in optimizer.defaults if name not in state["param_groups"][0]]
+        if lacks:
+            return f"its optimizer {number} has no {lacks[0]!r}: it is of another kind than {type(optimizer).__name__}"
         if had != has:
             return f"its optimizer {number} has groups of {had} parameters, and the run's of {has}"
     theirs, ours = checkpoint.get("lr_schedulers", []), trainer.lr_scheduler_configs

@@ -141,7 +141,9 @@ def of_another_model(checkpoint: Mapping[str, Any], module: torch.nn.Module) -> 
         return "; ".join(f"{word} {', '.join(names[:5])}" for word, names in parts if names)
     for name, tensor in ours.items():
         shape = getattr(theirs[name], "shape", None)
-        if isinstance(tensor, torch.Tensor) and shape != tensor.shape and not _is_lazy(tensor):
+        # torch takes one number in either shape.
+        is_one = shape is not None and shape.numel() == 1 and isinstance(tensor, torch.Tensor) and tensor.numel() == 1
+        if isinstance(tensor, torch.Tensor) and shape != tensor.shape and not is_one and not _is_lazy(tensor):
             return f"{name} has the shape {tuple(shape or ())}, and in the model {tuple(tensor.shape)}"
     return None
 

@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 
 from midrun.checkpoints import generators, results
@@ -225,7 +226,9 @@ class Position:
             return Spot(OVER, hook, [], module=False)
         # What a model that optimizes manually has done between two steps of a batch can't be done again.
         is_first = bool(self._module.automatic_optimization) or self._manual.total.completed == self._steps_before
-        is_exact = hook != STEP or is_first
+        # Nor can what an optimizer has tried that evaluates the loss several times in a step.
+        tries = any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in trainer.optimizers)
+        is_exact = hook != STEP or (is_first and not tries)
         if hook in {STEP, BATCH_END, VALIDATED, VALIDATION_END, EPOCH_END} and is_exact and not trainer.sanity_checking:
             return Spot(hook, hook, *self._done(hook, callback))
         batch: Any = trainer.fit_loop.epoch_loop.batch_progress.current
@@ -271,4 +274,5 @@ def gradients_into(module: LightningModule, gradients: dict[str, Tensor]) -> Non
     """Give a model's parameters these gradients, and the others none."""
     for name, parameter in module.named_parameters():
         grad = gradients.get(name)
-        parameter.grad = None if grad is None else grad.to(parameter.device, copy=True)
+        fits = grad is not None and grad.shape == parameter.shape
+        parameter.grad = None if grad is None or not fits else grad.to(parameter.device, copy=True)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.callbacks import Callback, StochasticWeightAveraging
 from lightning.pytorch.loops.fit_loop import RestartStage
 
 from midrun.checkpoints import generators, position, results
@@ -103,9 +103,20 @@ class Restart:
             self._doubts.append("it was written in the midst of a batch, which is done again from its beginning")
         if self._told["untold"]:
             self._doubts.append(f"what {', '.join(self._told['untold'])} had accumulated is lost")
+        if where == position.BATCH_END:
+            self._doubts += [f"what {name} does at the end of that batch is lost" for name in self._left_out()]
         self._position.adopt(self._told["data"])
         vars(self._fit)["run"] = self._run
         return True
+
+    def _left_out(self) -> list[str]:
+        """Return who has a part in the end of a batch that had not run, and has no batch to be called with any more."""
+        hook = self._told["hook"]
+        callbacks: list[Any] = self._trainer.callbacks  # type: ignore[attr-defined]  # set by one of its connectors
+        left = [one for one in callbacks if one.state_key not in hook["callbacks"]]
+        names = [type(one).__name__ for one in left if type(one).on_train_batch_end is not Callback.on_train_batch_end]
+        has_own = not hasattr(type(self._module).on_train_batch_end, "behind")
+        return [*names, *([type(self._module).__name__] if has_own and not hook["module"] else [])]
 
     def disarm(self) -> None:
         """Leave the loops alone."""
@@ -119,13 +130,15 @@ class Restart:
     def _run(self) -> None:
         fit, data = self._fit, self._told["data"]
         del fit.run
-        self._lift_limits()
-        vars(fit).update(reset=self._reset, on_run_start=self._begin)
-        vars(fit)["_load_combined_loader_states"] = self._load_states
-        if data["made"] is not None:
-            generators.restore(data["made"])
-        self._exactly_as_it_was()
         try:
+            if data["made"] is not None:
+                generators.restore(data["made"])
+            vars(fit)["_load_combined_loader_states"] = self._load_states
+            fit.setup_data()
+            # Not before: whoever makes a loader may look at them.
+            self._lift_limits()
+            vars(fit).update(reset=self._reset, on_run_start=self._begin)
+            self._exactly_as_it_was()
             fit.run()
         finally:
             self.disarm()
@@ -369,7 +382,7 @@ class Restart:
         here = dict(self._module.named_buffers())
         with torch.no_grad():
             for name, buffer in self._told.get("buffers", {}).items():
-                if name in here:
+                if name in here and here[name].shape == buffer.shape:
                     here[name].copy_(buffer)
 
     @contextmanager

@@ -5,6 +5,7 @@ Lightning has none of it in its checkpoints: the mean of an epoch would be one o
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
@@ -22,6 +23,30 @@ _META = (
 _KEPT = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _STATE = ("_first_loop_iter", "_current_fx")
 """Of Lightning's logger connector: what it shows, and where it is."""
+
+
+class _Before(_Metadata):
+    """How a result was logged in another process. This one may log it in another way, which then counts.
+
+    Lightning compares the two when it is logged again, and raises where they differ.
+    """
+
+    result: weakref.ref[_ResultMetric]
+    """Weak, since Lightning copies this deeply."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Metadata):
+            return NotImplemented
+        result = self.result()
+        if result is None:
+            return False
+        is_alike = self.reduce_fx is other.reduce_fx and self.metric_attribute == other.metric_attribute
+        if not is_alike:
+            result.__init__(other, other.metric_attribute is None)  # type: ignore[misc]  # what it had is of another kind
+        result.meta = other
+        return True
+
+    __hash__ = None  # type: ignore[assignment]  # as the class has it
 
 
 def told(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -54,9 +79,10 @@ def restore(results: dict[str, Any], rows: list[dict[str, Any]], trainer: Any) -
     """Put results into a collection as `told` has told them; return why some can't be, a clause for each."""
     missing = []
     for row in rows:
-        meta = _Metadata(**row["meta"], reduce_fx=getattr(torch, row["reduce"]))
+        meta = _Before(**row["meta"], reduce_fx=getattr(torch, row["reduce"]))
         meta.sync = _Sync(fn=trainer.strategy.reduce, _group=None, **row["sync"])
         result = _ResultMetric(meta, row["is_tensor"])
+        meta.result = weakref.ref(result)
         device = trainer.strategy.root_device
         if row["is_tensor"]:
             result.value = row["value"].to(device)
@@ -109,12 +135,22 @@ def accumulate(module: torch.nn.Module, told: dict[str, dict[str, Any]]) -> list
     here = dict(_metrics(module))
     for name, row in told.items():
         metric = here.get(name)
-        if metric is None or row["states"].keys() != metric._defaults.keys():  # noqa: SLF001 - as above
+        if metric is None or not _fits(metric, row["states"]):
             continue
         for state, value in row["states"].items():
             setattr(metric, state, _on(value, metric.device))
         metric._update_count, metric._computed = row["updates"], None  # noqa: SLF001 - as above
     return [name for name in told if name not in here]
+
+
+def _fits(metric: Metric, states: dict[str, Any]) -> bool:
+    """Whether a metric has the states that were told, in their shapes."""
+    defaults = metric._defaults  # noqa: SLF001 - as above
+    return states.keys() == defaults.keys() and all(
+        getattr(value, "shape", None) == getattr(defaults[name], "shape", None)
+        for name, value in states.items()
+        if not isinstance(value, list)
+    )
 
 
 def _metrics(module: torch.nn.Module) -> Iterator[tuple[str, Metric]]:

@@ -349,11 +349,13 @@ def _takes_weights_as_they_are(module: LightningModule) -> bool:
         behind is not None
         and is_empty(behind(module), ".core.hooks", ".core.saving", ".core.module")
         and bool(module.strict_loading)
-        and not any(part._load_state_dict_pre_hooks or _loads_in_its_own_way(part) for part in module.modules())  # noqa: SLF001 - torch shows them nowhere
+        and not any(map(_loads_in_its_own_way, module.modules()))
     )
 
 
-def _loads_in_its_own_way(part: object) -> bool:
-    """Whether a module's class takes weights otherwise than torch's and Lightning's own modules do."""
+def _loads_in_its_own_way(part: Any) -> bool:  # noqa: ANN401 - a module
+    """Whether a module takes weights otherwise than torch's and Lightning's own do."""
+    if part._load_state_dict_pre_hooks or part._load_state_dict_post_hooks:  # noqa: SLF001 - torch shows them nowhere
+        return True
     ways = (getattr(type(part), name) for name in ("load_state_dict", "_load_from_state_dict"))
     return any(not way.__module__.startswith(("torch.nn.", "torchmetrics.")) for way in ways)

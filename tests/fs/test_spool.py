@@ -266,12 +266,14 @@ def test_a_command_whose_beginning_could_not_be_written_is_known_after_a_crash_t
     spool.put("queued", record("a"))
     # A name that can't be written aside: the file itself can be moved.
     monkeypatch.setattr(disk, "_numbers", itertools.repeat(7))
-    aside = spool.directory / f"executing/.a.json.7.{os.getpid()}"
-    aside.mkdir()
+    asides = [spool.directory / f"executing/.a.json.{name}{os.getpid()}" for name in ("", "7.")]
+    for aside in asides:
+        aside.mkdir()
     with pytest.raises(OSError, match="directory"):
         spool.put("executing", record("a"))
     assert where(spool, "a") == ["executing"]
-    aside.rmdir()
+    for aside in asides:
+        aside.rmdir()
     after = next_session(spool)
     assert [found["id"] for found in after.left("executing")] == ["a"]
     assert after.left("queued") == []

@@ -583,3 +583,79 @@ def test_what_user_code_writes_through_lightning_is_no_error_of_midrun_s(tmp_pat
     model.at[1] = lambda: model.trainer.strategy.checkpoint_io.save_checkpoint({"mine": 1}, tmp_path / "mine.ckpt")
     fit(model, tmp_path, 2)
     assert Shelf(model.live.directory).entries() == []
+
+
+class Logging(Going):
+    """Logs as it is told."""
+
+    how: dict[str, Any] = {}
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("more", loss, **self.how)
+        return loss
+
+
+@pytest.mark.parametrize("how", [{"prog_bar": True}, {"reduce_fx": "max"}, {"on_step": True, "on_epoch": True}])
+def test_what_is_logged_in_another_way_than_before_counts(how: dict[str, Any], tmp_path: Path) -> None:
+    model = Logging()
+    model.how = {"on_epoch": True, "on_step": False}
+    model.at[2] = lambda: model.midrun.save_checkpoint(label="here")
+    fit(model, tmp_path, 4)
+    resumed = Logging()
+    resumed.how = {**model.how, **how}
+    go_on(resumed, tmp_path, 4, midrun.checkpoint(model.live.directory, "here"), max_epochs=2)
+    assert resumed.global_step == 8
+
+
+def test_who_makes_a_loader_sees_the_trainer_s_own_limits(tmp_path: Path) -> None:
+    _, path = saved(tmp_path)
+    seen = []
+
+    class Looking(Going):
+        def train_dataloader(self) -> Any:
+            seen.append((self.trainer.max_epochs, self.trainer.max_steps))
+            return batches(10)
+
+    resumed = Looking()
+    fitting = trainer(tmp_path, limit_val_batches=0, max_epochs=2)
+    fitting.fit(resumed, val_dataloaders=batches(1), ckpt_path=path, weights_only=True)
+    assert seen == [(2, -1)]
+    assert resumed.global_step == 20
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
+def test_what_the_model_does_at_a_batch_s_end_after_a_callback_has_saved_is_said_to_be_lost(tmp_path: Path) -> None:
+    class Model(Going):
+        pass
+
+    saving = ModelCheckpoint(tmp_path / "own", every_n_train_steps=3, save_top_k=-1)
+    fit(Model(), tmp_path, 5, callbacks=[saving], enable_checkpointing=True)
+    (path,) = (tmp_path / "own").iterdir()
+    resumed = Model()
+    again = ModelCheckpoint(tmp_path / "own", every_n_train_steps=3, save_top_k=-1)
+    go_on(resumed, tmp_path, 5, path, callbacks=[again], enable_checkpointing=True)
+    record = resumed.midrun.resume.record
+    assert record is not None
+    assert record["reasons"] == ["what Model does at the end of that batch is lost"]
+
+
+def test_a_live_run_does_not_go_back_to_another_kind_of_optimizer(tmp_path: Path) -> None:
+    class Plain(Going):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    other = Plain()
+    other.at[2] = lambda: other.midrun.save_checkpoint(label="here")
+    fit(other, tmp_path, 3)
+    path = str(midrun.checkpoint(other.live.directory, "here"))
+    model, errors = Going(), []
+
+    def back() -> None:
+        with pytest.raises(CheckpointError, match=r"has no 'betas': it is of another kind than Adam.*Nothing"):
+            model.midrun.load_checkpoint(path)
+        errors.append(path)
+
+    model.at[2] = back
+    fit(model, tmp_path, 4)
+    assert errors

@@ -20,7 +20,7 @@ def test_a_poll_that_brings_nothing_new_is_tiny_and_redraws_nothing(opening: Ope
     visit = opening(board)
     page = visit.page
     expect(plot(page, "train/loss")).to_have_attribute("aria-label", re.compile("3 points"))
-    expect(page.get_by_label("Command", exact=True).locator("option")).to_have_count(4)
+    expect(page.get_by_label("Command", exact=True).locator("option")).to_have_count(5)
     refresh(page)
     page.evaluate(
         """() => {
