@@ -62,8 +62,10 @@ def test_every_node_s_href_leads_to_it(client: Client, root: Root) -> None:
 def test_a_directory_is_a_list_of_its_entries(client: Client) -> None:
     for address in ("/files/artifacts", "/files/artifacts/", "/files/artifacts?format=list"):
         answer = client.simulate_get(address).json
-        assert [entry["name"] for entry in answer["entries"][1:3]] == ["checkpoints.json", "resumable.json"]
-        assert answer | {"entries": [answer["entries"][0], answer["entries"][3]]} == {
+        assert [entry["name"] for entry in answer["entries"][1:4]] == [
+            *("checkpoints.json", "resumable.json", "snapshots.json"),
+        ]
+        assert answer | {"entries": [answer["entries"][0], answer["entries"][4]]} == {
             "path": "artifacts",
             "entries": [
                 {
