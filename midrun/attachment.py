@@ -154,13 +154,10 @@ class Attachment:
         if why is not None:
             raise TypeError(f"save_checkpoint: {why}, which torch.load(weights_only=True) refuses: give plain values")
         loop.strategy.barrier("midrun.save_checkpoint")
-        revision = 0 if self.run is None else self.run.queue.control_log.revision
-        with self.resume.writing(extra=extra, label=label, control_revision=revision):
-            if self.run is None:
-                loop.save_checkpoint("")
-                return None
-            written = self.run.store.write("checkpoints", loop.save_checkpoint, None, label, suffix="ckpt")
-        return str(written["artifact"]["id"])
+        if self.run is None:
+            loop.save_checkpoint("")
+            return None
+        return str(self.run.store.save_checkpoint(None, label, extra)["artifact"]["id"])
 
     def load_checkpoint(self, which: str = "latest") -> Any:  # noqa: ANN401 - as above
         """Go back to a checkpoint, and return its `extra`. Each rank calls it, in `on_train_batch_end`.

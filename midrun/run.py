@@ -257,7 +257,7 @@ class Run:
         self.log.say(described(record))
         for name, args in self.resume.control.items():
             if (kind := KINDS.get(name)) is not None and name != "set_gradient_clip":  # Which every rank has set.
-                self._attempt(lambda kind=kind, args=args: self._again(kind, args))  # type: ignore[misc]  # as loops need it
+                self._attempt(partial(self._again, kind, args))
         self.disk.put(self._write_run_record)
         self._page.bump()
 

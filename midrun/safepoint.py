@@ -314,6 +314,8 @@ class SafePoints:
                 return self._chair.do(command)
             if command.kind.name != "stop":  # Which ends this rank's exception hold, and the others with it.
                 raise Conflict("an exception holds rank zero alone, and this must be done by every rank")
+        if isinstance(command.kind, Shared):
+            command.kind.prepare_here(self._run, command.args)
         return command.kind.do(self._run, command.args, command)
 
     def _succeeded(self, command: Command, result: dict[str, Any]) -> None:

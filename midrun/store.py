@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from midrun.checkpoints.shelf import Shelf
+from midrun.checkpoints.shelf import CHECKPOINTS, INDEX, Shelf
 from midrun.fs.disk import aside, remove, sweep, sync_directory, write_whole
 from midrun.fs.render import render
 
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from midrun.command import Command, Place
     from midrun.run import Run
 
-CHECKPOINTS = "checkpoints"
 FOLDERS = (CHECKPOINTS, "snapshots", "debug")
 """The directories in the artifact directory."""
-_INDEX = "index.json"
 _LONGEST_LABEL = 120
 """Bytes of a label in a file name."""
 
@@ -85,6 +83,30 @@ class Store:
         self._gone: set[str] = set()
         """The paths of what it has taken out."""
 
+    def save_checkpoint(self, command: Command | None, label: str | None, extra: Any = None) -> dict[str, Any]:  # noqa: ANN401 - what a user gives
+        """Write a checkpoint, as `write` does; those that are not to be kept go soon after.
+
+        Parameters
+        ----------
+        command, label
+            As `write` has them; None is a checkpoint that code of the model's asks for.
+        extra
+            What whoever goes on from it is to get.
+        """
+        self._check_room()
+        run = self._run
+        number = 1 + max((entry["number"] for entry in self.index(CHECKPOINTS)["artifacts"]), default=0)
+
+        def save(path: str) -> None:
+            run.loop.save_checkpoint(path)
+            run.history.settle()  # What was logged before it is not to be lost where it is gone on from.
+
+        id_, revision = None if command is None else command.id, run.queue.control_log.revision
+        with run.resume.writing(extra=extra, label=label, command=id_, control_revision=revision):
+            result = self.write(CHECKPOINTS, save, command, label, suffix="ckpt", number=number)
+        run.disk.put(self._retain)
+        return result
+
     def write(
         self,
         folder: str,
@@ -94,6 +116,7 @@ class Store:
         *,
         word: str = "",
         suffix: str = "",
+        number: int = 0,
     ) -> dict[str, Any]:
         """Have `write` make a file, or a directory, aside; show it whole; put it into the index.
 
@@ -114,6 +137,8 @@ class Store:
             What its name begins with.
         suffix
             What its name ends in, without the dot; "" for a directory.
+        number
+            Of a checkpoint that midrun writes.
         """
         into = self.directory / folder
         into.mkdir(parents=True, exist_ok=True)
@@ -121,20 +146,14 @@ class Store:
         path = _unused(into, _stem(word, place, label), suffix)
         made = aside(path)
         try:
-            if folder == CHECKPOINTS:
-                self._check_room(into)
             write(str(made))
             size = _sync(made)
             made.rename(path)
             made = path
             sync_directory(into)
             written = self._entry(path, size, command, label, place)
-            if folder == CHECKPOINTS:
-                written["number"] = 1 + max((entry["number"] for entry in self.index(folder)["artifacts"]), default=0)
-                self._run.history.settle()  # What was logged before it is not to be lost where it is gone on from.
+            written["number"] = number
             self._add(folder, written)
-            if folder == CHECKPOINTS:
-                self._run.disk.put(self._retain)
         except BaseException as error:
             # What is not in the index is not there: else a full disk would be the fuller for a command that failed.
             remove(made)
@@ -179,8 +198,10 @@ class Store:
             time=time.time(),
         )
 
-    def _check_room(self, into: Path) -> None:
+    def _check_room(self) -> None:
         """Raise OSError where the disk has no room for another checkpoint like the last one."""
+        into = self.directory / CHECKPOINTS
+        into.mkdir(parents=True, exist_ok=True)
         last = next(iter(self.index(CHECKPOINTS)["artifacts"]), None)
         free = shutil.disk_usage(into).free
         if last is not None and free < last["size"]:
@@ -209,7 +230,7 @@ class Store:
     def index(self, folder: str) -> WrittenIndex:
         """Return what is in the index; a file that is no index is none."""
         try:
-            index = json.loads((self.directory / folder / _INDEX).read_bytes())
+            index = json.loads((self.directory / folder / INDEX).read_bytes())
             entries = [{"number": 0, **dict(item)} for item in index["artifacts"] if _is_entry(item)]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             entries = []
@@ -243,7 +264,7 @@ class Store:
             rest = [entry for entry in self.index(folder)["artifacts"] if entry["path"] not in paths | gone]
             entries = sorted([*own, *rest], key=lambda entry: entry["time"], reverse=True)
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
-            write_whole(self.directory / folder / _INDEX, render(_INDEX, {"artifacts": entries}))
+            write_whole(self.directory / folder / INDEX, render(INDEX, {"artifacts": entries}))
             return len(own) == len(self._own[folder]) and gone == self._gone
 
     # ---- after a crash

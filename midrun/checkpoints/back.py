@@ -7,6 +7,7 @@ the batch and the epoch: the data goes on.
 from __future__ import annotations
 
 import pickle
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -34,7 +35,6 @@ class Read(NamedTuple):
 
     path: str
     checkpoint: dict[str, Any]
-    found: dict[str, Any]
     part: dict[str, Any]
 
 
@@ -55,7 +55,7 @@ def read(path: str, trainer: Trainer, module: LightningModule) -> Read:
     why = why or bundle.of_another_model(checkpoint, module) or _of_other_optimizers(checkpoint, trainer)
     if part is None or why is not None:
         raise CheckpointError(f"the checkpoint {path!r} is not one of this run: {why}")
-    return Read(path, checkpoint, found, part)
+    return Read(path, checkpoint, part)
 
 
 def _of_other_optimizers(checkpoint: dict[str, Any], trainer: Trainer) -> str | None:
@@ -97,13 +97,8 @@ def apply(back: Read, trainer: Trainer, module: LightningModule) -> None:
 def _count_again(trainer: Trainer, told: dict[str, Any], where: str) -> None:
     """Have as many steps done as the checkpoint has."""
     epoch: Any = trainer.fit_loop.epoch_loop
-    here = (
-        epoch.automatic_optimization.optim_progress,
-        epoch.manual_optimization.optim_step_progress,
-        epoch.scheduler_progress,
-    )
-    for name, progress in zip(_LOOPS, here, strict=True):
-        progress.load_state_dict(told[name])
+    for name in _LOOPS:
+        attrgetter(name)(trainer.fit_loop).load_state_dict(told[name])
     automatic = epoch.automatic_optimization.optim_progress.optimizer
     for progress in (automatic.step, automatic.zero_grad, epoch.manual_optimization.optim_step_progress):
         progress.total.reset_on_restart()

@@ -143,10 +143,11 @@ def of_another_model(checkpoint: Mapping[str, Any], module: torch.nn.Module) -> 
         shape = getattr(theirs[name], "shape", None)
         # torch takes one number in either shape.
         is_one = shape is not None and shape.numel() == 1 and isinstance(tensor, torch.Tensor) and tensor.numel() == 1
-        if isinstance(tensor, torch.Tensor) and shape != tensor.shape and not is_one and not _is_lazy(tensor):
+        if (
+            isinstance(tensor, torch.Tensor)
+            and shape != tensor.shape
+            and not is_one
+            and not torch.nn.parameter.is_lazy(tensor)
+        ):
             return f"{name} has the shape {tuple(shape or ())}, and in the model {tuple(tensor.shape)}"
     return None
-
-
-def _is_lazy(tensor: torch.Tensor) -> bool:
-    return torch.nn.parameter.is_lazy(tensor)

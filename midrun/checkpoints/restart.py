@@ -9,7 +9,7 @@ had run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -147,7 +147,7 @@ class Restart:
         """Have loaders go where they say that they were, if all of them do; else they are drawn from anew."""
         fit = self._fit
         del fit._load_combined_loader_states  # noqa: SLF001 - Lightning's own
-        if self._uses_states() and all(map(is_stateful, in_use(self._trainer).all)):
+        if self._uses_states():
             fit._load_combined_loader_states()  # noqa: SLF001 - as above
         else:
             fit._combined_loader_states_to_load = []  # noqa: SLF001 - as above
@@ -155,11 +155,11 @@ class Restart:
     def _exactly_as_it_was(self) -> None:
         """Load anew what Lightning has loaded before it gave the model its precision."""
         here = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
-        with torch.no_grad():
-            for name, tensor in self._precise.items():
-                if name in here and here[name].dtype == tensor.dtype:
-                    here[name].copy_(tensor)
-        self._precise = {}
+        precise, self._precise = self._precise, {}
+        _put(
+            {name: tensor for name, tensor in here.items() if name in precise and tensor.dtype == precise[name].dtype},
+            precise,
+        )
 
     def _reset(self) -> None:
         """Be where the checkpoint was written, in place of what Lightning guesses."""
@@ -171,7 +171,7 @@ class Restart:
             # Its properties would say otherwise where training has a limit of steps.
             vars(loop).update(_restarting=False, _loaded_from_state_dict=False, _resuming_from_checkpoint=False)
             loop.reset_restart_stage()
-        if self._told["where"] in {STEP, IN_BATCH}:
+        if self._is_in_batch:
             automatic, manual = epoch.automatic_optimization.optim_progress.optimizer.step, epoch.manual_optimization
             for progress in (epoch.batch_progress, automatic, manual.optim_step_progress):
                 progress.total.reset_on_restart()
@@ -260,26 +260,31 @@ class Restart:
                 here = (group for optimizer in self._trainer.optimizers for group in optimizer.param_groups)
                 for group, before in zip(here, groups, strict=True):
                     group.update(before)
-                module.load_state_dict(buffers, strict=False)
+                _put(dict(module.named_buffers()), buffers)
                 if self._told["where"] == EPOCH_END:
                     callback.on_train_epoch_end(self._trainer)
 
     # ---- the way there
 
+    @property
+    def _is_in_batch(self) -> bool:
+        """Whether the batch that was in flight is begun again."""
+        return self._told["where"] in {STEP, IN_BATCH}
+
     def _uses_states(self) -> bool:
-        """Whether loaders that know their own position are asked to go there.
+        """Whether all loaders know their own position, and are asked to go there.
 
         One that has counted the batch that is in flight would leave it out.
         """
-        return self._told["where"] not in {STEP, IN_BATCH}
+        loaders = in_use(self._trainer).all
+        return bool(loaders) and all(map(is_stateful, loaders)) and not self._is_in_batch
 
     def _bring(self, fetcher: Any) -> None:  # noqa: ANN401 - as above
         """Bring the loaders to where they were."""
         data, loaders, number = self._told["data"], in_use(self._trainer), self._trainer.current_epoch
-        has_own = bool(loaders.all) and all(map(is_stateful, loaders.all)) and self._uses_states()
         if data["begun"] is None:
             self._doubts.append("it has nothing of where its epoch began")
-        elif not has_own:
+        elif not self._uses_states():
             generators.restore(data["begun"])
             if number > 0:
                 self._doubts += [f"{path} is not in the loaders any more" for path in loaders.restore(data["marks"])]
@@ -316,14 +321,14 @@ class Restart:
                 modules[name].training = False
         if "gradients" in told:
             gradients_into(module, told["gradients"])
-        if told["where"] not in {STEP, IN_BATCH}:  # Else they are as the batch has left them, which begins again.
+        if not self._is_in_batch:  # Else they are as the batch has left them, which begins again.
             self._put_buffers()
         if told["synchronizes"] is not None and hasattr(trainer.strategy.model, SYNCHRONIZES):
             setattr(trainer.strategy.model, SYNCHRONIZES, told["synchronizes"])
         if told["where"] == EPOCH_END:
             in_use(trainer).restore(told["data"]["now"])
         validation = told["data"]["validation"]
-        if told["where"] in {STEP, IN_BATCH}:
+        if self._is_in_batch:
             # The batch is begun again; and if it is the first, the order of all is drawn with it.
             if told["batches"]:
                 generators.restore(told["rng"])
@@ -379,11 +384,7 @@ class Restart:
         generators.restore(told["rng"])
 
     def _put_buffers(self) -> None:
-        here = dict(self._module.named_buffers())
-        with torch.no_grad():
-            for name, buffer in self._told.get("buffers", {}).items():
-                if name in here and here[name].shape == buffer.shape:
-                    here[name].copy_(buffer)
+        _put(dict(self._module.named_buffers()), self._told.get("buffers", {}))
 
     @contextmanager
     def _muted(self) -> Iterator[None]:
@@ -406,6 +407,14 @@ class Restart:
                     del members[hook]
                 else:
                     members[hook] = before
+
+
+def _put(here: Mapping[str, Tensor], told: Mapping[str, Tensor]) -> None:
+    """Give tensors the values that were told of them, by their names, where they have the shape."""
+    with torch.no_grad():
+        for name, tensor in here.items():
+            if name in told and tensor.shape == told[name].shape:
+                tensor.copy_(told[name])
 
 
 def _nothing(*_: object, **__: object) -> None:

@@ -174,7 +174,7 @@ class Resume:
     ) -> None:
         self.forget()
         path = trainer.ckpt_path
-        self._reached = self._reach_of(path)
+        self._reached = 0 if path is None else reach_of(str(path))
         self.record = record = ResumeRecord(
             checkpoint=None if path is None else str(path),
             global_step=int(checkpoint.get("global_step", 0)),
@@ -224,11 +224,6 @@ class Resume:
             if self._note is not None and (shelf := shelf_of(record["checkpoint"])) is not None:
                 shelf.used(record["checkpoint"])
 
-    @staticmethod
-    def _reach_of(path: Any) -> int:  # noqa: ANN401 - as Lightning has it
-        """Return how far the run had come whose checkpoint it is."""
-        return 0 if path is None else reach_of(str(path))
-
     # ---- going back
 
     def find(self, which: str, directory: Path) -> str:
@@ -237,11 +232,6 @@ class Resume:
         if path is None:
             raise CheckpointError(f"there is no checkpoint to go back to in {str(directory)!r}")
         return path
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a checkpoint was read that can be gone back to."""
-        return self._read is not None
 
     def read(self, which: str, directory: Path) -> None:
         """Read a checkpoint that is to be gone back to. Raises CheckpointError; nothing is changed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
@@ -56,7 +57,7 @@ class Rewinds:
         Calls something in a thread that may wait for the disk.
     """
 
-    def __init__(self, directory: Path, aside: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, directory: Path, aside: Callable[[Callable[[], object]], object]) -> None:
         self._path, self._aside = directory / REWINDS, aside
         self._known = read(directory)
 
@@ -69,11 +70,7 @@ class Rewinds:
         """Add one, which the disk has soon."""
         self._known = [*self._known, rewind]
         line = f"{json.dumps(rewind)}\n".encode()
-        self._aside(lambda: _append(self._path, line))
-
-
-def _append(path: Path, line: bytes) -> None:
-    append_whole(path, line)
+        self._aside(partial(append_whole, self._path, line))
 
 
 def read(directory: Path) -> list[RewindRecord]:

@@ -22,6 +22,8 @@ from midrun.fs.lock import is_held
 from midrun.fs.render import render
 from midrun.records import FORMAT, HISTORY, LAST_STATE, RUN_RECORD, boot_id, process
 
+CHECKPOINTS = "checkpoints"
+"""The name of their directory, among the artifacts."""
 INDEX, CHOSEN = "index.json", "chosen.json"
 """Their names, beside the checkpoints."""
 LATEST, RESUME = "latest", "resume"
@@ -81,7 +83,7 @@ class Shelf:
                 f"{os.fspath(directory)!r} is no run directory: no {RUN_RECORD} of midrun's is there; "
                 "`midrun ls` lists the runs"
             )
-        self.folder = Path(str(self.record.get("artifact_dir") or self.directory / "artifacts"), "checkpoints")
+        self.folder = Path(str(self.record.get("artifact_dir") or self.directory / "artifacts"), CHECKPOINTS)
 
     @property
     def is_closed(self) -> bool:

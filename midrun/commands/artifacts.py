@@ -33,9 +33,7 @@ class Checkpoint(Shared):
 
     def do(self, run: Run, args: Labelled, command: Command) -> dict[str, Any]:
         """Write it aside, and show it whole."""
-        revision = run.queue.control_log.revision
-        with run.resume.writing(label=args.label, command=command.id, control_revision=revision):
-            return run.store.write("checkpoints", run.loop.save_checkpoint, command, args.label, suffix="ckpt")
+        return run.store.save_checkpoint(command, args.label)
 
     def do_here(self, here: Here, args: Labelled) -> None:
         """Do a later rank's part: the path is rank zero's, which a strategy that wants it on every rank hands out."""
@@ -78,8 +76,6 @@ class LoadCheckpoint(Shared):
 
     def do_here(self, here: Here, args: Which) -> dict[str, Any]:
         """Be what was read."""
-        if not here.resume.is_ready:  # Where there is one rank, nobody has asked before.
-            self.prepare_here(here, args)
         rewind = here.resume.go_back()
         change = Change(what="global_step", old=rewind["reached"], new=rewind["to_step"])
         return {"changes": [change], "checkpoint": rewind["checkpoint"]}
